@@ -1,0 +1,122 @@
+"""Runs a pipeline's stages one after the other, each as the command a person would type, and skips what is done.
+
+A stage is done when its stamp holds the sha256 of its command, its variables and its input files, and its outputs
+exist; a changed input or flag runs it (and therefore what reads its outputs) again.
+"""
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
+
+
+class StageFailed(RuntimeError):
+    """A stage's command ended non-zero; the message names stage, exit code and log."""
+
+    def __init__(self, message: str, code: int):
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command: `inputs` and `outputs` are files or folders, `env` is added to this process's environment.
+
+    `clear` paths are removed before the command runs, so that a half-finished try leaves nothing behind.
+    `verdict` stages may end with 1: the command worked and its answer is bad.
+    """
+
+    name: str
+    command: Sequence[str]
+    inputs: Sequence[Path]
+    outputs: Sequence[Path]
+    env: Mapping[str, str] = field(default_factory=dict)
+    clear: Sequence[Path] = ()
+    verdict: bool = False
+
+
+def fingerprint(stage: Stage) -> str:
+    """sha256 over command, variables and the bytes of every input file (folders: their files, by name)."""
+    digest = hashlib.sha256(json.dumps([list(stage.command), sorted(stage.env.items())]).encode())
+    for item in stage.inputs:
+        if not item.exists():
+            raise FileNotFoundError(f"stage {stage.name} reads {item}, which is missing; an earlier one makes it")
+        for file in sorted(p for p in item.rglob("*") if p.is_file()) if item.is_dir() else [item]:
+            digest.update(str(file.relative_to(CHECKOUT)).encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def run_stage(stage: Stage, stamps: Path) -> int:
+    """Run `stage` unless its stamp says it is done; returns the exit code (0, or 1 from a verdict stage).
+
+    The command's output goes to the terminal and to stamps/NAME.log. Raises StageFailed.
+    """
+    stamp, mark = stamps / f"{stage.name}.json", fingerprint(stage)
+    if stamp.is_file() and all(path.exists() for path in stage.outputs):
+        done = json.loads(stamp.read_text(encoding="utf-8"))
+        if done["fingerprint"] == mark:
+            print(f"== {stage.name}: done before ({done['seconds']:.0f} s), kept", flush=True)
+            return int(done["code"])
+    for path in stage.clear:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    stamps.mkdir(parents=True, exist_ok=True)
+    print(f"== {stage.name}: {shlex.join(stage.command)}", flush=True)
+    started = time.monotonic()
+    code = _tee(stage, stamps / f"{stage.name}.log")
+    if code != 0 and not (stage.verdict and code == 1):
+        raise StageFailed(
+            f"stage {stage.name} ended with {code}; its output is in {stamps / (stage.name + '.log')}. "
+            "Run the same make command again to go on from here.",
+            code,
+        )
+    missing = [str(path) for path in stage.outputs if not path.exists()]
+    if missing:
+        raise StageFailed(f"stage {stage.name} ended with {code} but did not write {', '.join(missing)}", 2)
+    seconds = time.monotonic() - started
+    scratch = stamp.with_suffix(".partial")
+    scratch.write_text(json.dumps({"fingerprint": mark, "seconds": seconds, "code": code}) + "\n", encoding="utf-8")
+    os.replace(scratch, stamp)
+    return code
+
+
+def stage_seconds(name: str, stamps: Path) -> float:
+    """How long the finished stage `name` took, in seconds."""
+    return float(json.loads((stamps / f"{name}.json").read_text(encoding="utf-8"))["seconds"])
+
+
+def _tee(stage: Stage, log_file: Path) -> int:
+    """Run the command in its own process group, copying its output; Ctrl-C ends the whole group."""
+    env = {**os.environ, **stage.env, "PYTHONUNBUFFERED": "1"}
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(
+            list(stage.command),
+            cwd=CHECKOUT,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        try:
+            while chunk := process.stdout.read1(65536):  # type: ignore[attr-defined]
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+                log.write(chunk)
+            return process.wait()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+            raise

@@ -1,0 +1,192 @@
+"""The demo's pipeline as stages: paths, sizes and learning rates of the nano model stand here and nowhere else.
+
+Everything a seed makes lies under runs/demo-seed{N}; the world (catalogue, index, request sets) is shared by all seeds
+and lies under build/demo.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.demo.stages import CHECKOUT, Stage
+from swift_plugin.settings import DEMO_CATALOG, DEMO_DIR
+
+RUNS = CHECKOUT / "runs"
+STORE = DEMO_DIR / "catalog.edge"
+SFT_SET, GRPO_SET = DEMO_DIR / "sft.jsonl", DEMO_DIR / "grpo.jsonl"
+WATCH_SET, DEV_SET = DEMO_DIR / "watch.jsonl", DEMO_DIR / "dev92.jsonl"
+DATA_STAMPS = DEMO_DIR / "stages"
+PROMPT_STYLE = "short"  # the nano model reads the short prompt
+DEMO_SEED = 42
+SAMPLES = 8  # completions a dev record, beside the greedy one
+
+# Full-parameter training: LoRA has nothing to adapt in a model that starts from random weights.
+SFT_EPOCHS, SFT_RATE, SFT_BATCH = 3, "2e-3", 16
+GRPO_STEPS, GRPO_RATE = 80, "2e-4"
+MAX_LENGTH, MAX_COMPLETION = 256, 96  # tokens; the longest demo plan has 66, the longest prompt 62
+
+PYTHON = sys.executable
+# A variable of the user's shell must not turn the embedded demo into a run against a production store; mix experiments
+# are welcome.
+KEPT = ("PLANNER_REWARD_WEIGHTS", "PLANNER_REWARD_GATES")
+
+
+def clean_environment() -> list[str]:
+    """Remove the kit's variables from this process's environment (but for KEPT) and return their names."""
+    dropped = sorted(
+        name for name in os.environ if name.startswith(("PLANNER_", "QDRANT_")) and name not in KEPT
+    )
+    for name in dropped:
+        del os.environ[name]
+    return dropped
+
+
+def kept_variables() -> dict[str, str]:
+    """The mix experiment of the user's shell, as part of a stage's fingerprint."""
+    return {name: os.environ[name] for name in KEPT if name in os.environ}
+
+
+def data_stages() -> list[Stage]:
+    """Cards and templates to catalogue, embedded index and request sets."""
+    cards = CHECKOUT / "data" / "category_cards.jsonl"
+    scripts = CHECKOUT / "scripts" / "data"
+    return [
+        Stage(
+            "catalogue",
+            [PYTHON, "scripts/data/build_demo_catalog.py", "--out", str(DEMO_CATALOG)],
+            [cards, scripts / "build_demo_catalog.py"],
+            [DEMO_CATALOG],
+        ),
+        Stage(
+            "index",
+            [PYTHON, "scripts/data/build_demo_index.py", "--catalog", str(DEMO_CATALOG), "--store", str(STORE)],
+            [DEMO_CATALOG, CHECKOUT / "swift_plugin" / "encoders.py"],
+            [STORE],
+        ),
+        Stage(
+            "requests",
+            [PYTHON, "scripts/data/build_demo_requests.py", "--out", str(DEMO_DIR), "--prompt-style", PROMPT_STYLE],
+            [cards, CHECKOUT / "data" / "demo", CHECKOUT / "data" / "prompts", *sorted(scripts.glob("*.py"))],
+            [SFT_SET, GRPO_SET, WATCH_SET, DEV_SET],
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One seed's folder and the stages that fill it."""
+
+    seed: int
+    root: Path
+    sft_epochs: float = SFT_EPOCHS
+    grpo_steps: int = GRPO_STEPS
+
+    @property
+    def nano(self) -> Path:
+        return self.root / "nano"
+
+    @property
+    def sft(self) -> Path:
+        return self.root / "sft"
+
+    @property
+    def grpo(self) -> Path:
+        return self.root / "grpo"
+
+    @property
+    def longer(self) -> Path:
+        return self.root / "sft-longer"
+
+    @property
+    def stamps(self) -> Path:
+        return self.root / "stages"
+
+    def evaluation(self, label: str) -> Path:
+        """Prefix of the evaluation files of `label`."""
+        return self.root / "eval" / label
+
+    def environment(self, model: Path, **more: str) -> Mapping[str, str]:
+        return {"PLANNER_PROMPT": PROMPT_STYLE, "PLANNER_MODEL": str(model), **more}
+
+    def nano_stage(self) -> Stage:
+        return Stage(
+            "nano",
+            [PYTHON, "scripts/train/build_nano_model.py", "--sft", str(SFT_SET), "--out", str(self.nano)]
+            + ["--seed", str(self.seed)],
+            [SFT_SET, CHECKOUT / "scripts" / "train" / "build_nano_model.py"],
+            [self.nano],
+        )
+
+    def sft_stage(self) -> Stage:
+        """SFT of the untrained nano model."""
+        return self._sft_stage("sft", self.nano, self.sft, self.sft_epochs)
+
+    def longer_stage(self, seconds: float, sft_seconds: float) -> Stage:
+        """SFT continued for about `seconds`, at the pace at which `sft_seconds` went through its epochs."""
+        epochs = round(self.sft_epochs * seconds / sft_seconds, 1)
+        return self._sft_stage("sft-longer", self.sft / "last", self.longer, epochs)
+
+    def _sft_stage(self, name: str, model: Path, out: Path, epochs: float) -> Stage:
+        return Stage(
+            name,
+            ["bash", "run_sft_planner.sh", "--tuner_type", "full", "--learning_rate", SFT_RATE]
+            + ["--num_train_epochs", str(epochs)]
+            + ["--per_device_train_batch_size", str(SFT_BATCH), "--gradient_accumulation_steps", "1"]
+            + ["--max_length", str(MAX_LENGTH), "--seed", str(self.seed), "--logging_steps", "20"]
+            + ["--save_only_model", "true", "--create_checkpoint_symlink", "true", "--output_dir", str(out)],
+            [SFT_SET, model, CHECKOUT / "run_sft_planner.sh"],
+            [out / "last"],
+            self.environment(model, PLANNER_SFT_DATA=str(SFT_SET)),
+            clear=[out],
+        )
+
+    def grpo_stage(self, *more: str) -> Stage:
+        """GRPO from the SFT model; `more` are further swift arguments."""
+        return Stage(
+            "grpo",
+            ["bash", "run_grpo_planner.sh", "--tuner_type", "full", "--learning_rate", GRPO_RATE]
+            + ["--max_steps", str(self.grpo_steps), "--max_length", str(MAX_LENGTH)]
+            + ["--max_completion_length", str(MAX_COMPLETION), "--seed", str(self.seed)]
+            + ["--save_only_model", "true", "--create_checkpoint_symlink", "true", "--output_dir", str(self.grpo)]
+            + list(more),
+            [GRPO_SET, WATCH_SET, self.sft / "last", DATA_STAMPS / "index.json"]
+            + [CHECKOUT / "run_grpo_planner.sh", CHECKOUT / "reward" / "planner_reward.py"],
+            [self.grpo / "best"],
+            self.environment(
+                self.sft / "last",
+                PLANNER_SFT_ADAPTER="none",
+                PLANNER_TRAIN_DATA=str(GRPO_SET),
+                PLANNER_WATCH_DATA=str(WATCH_SET),
+                PLANNER_STORE_DIR=str(STORE),
+                **kept_variables(),
+            ),
+            clear=[self.grpo],
+        )
+
+    def eval_stage(self, label: str, model: Path) -> Stage:
+        """dev92 with `model`, greedy and SAMPLES samples; old files of another model are removed, never mixed."""
+        prefix = self.evaluation(label)
+        files = [Path(f"{prefix}.{kind}") for kind in ("summary.json", "greedy.jsonl", "samples.jsonl")]
+        return Stage(
+            f"eval-{label}",
+            [PYTHON, "scripts/eval/eval_planner.py", "--model", str(model), "--data", str(DEV_SET)]
+            + ["--samples", str(SAMPLES), "--seed", str(self.seed), "--out", str(prefix)],
+            [model, DEV_SET, DATA_STAMPS / "index.json", CHECKOUT / "reward" / "planner_reward.py"],
+            files,
+            self.environment(model, PLANNER_STORE_DIR=str(STORE)),
+            clear=files,
+        )
+
+    def table_stage(self, labels: list[str]) -> Stage:
+        """The result table; ends with 1 when GRPO did not rise above SFT."""
+        out = self.root / "result.json"
+        return Stage(
+            "table",
+            [PYTHON, "scripts/eval/result_table.py", *(f"{label}={self.evaluation(label)}" for label in labels)]
+            + ["--before", "sft", "--after", "grpo", "--json", str(out)],
+            [Path(f"{self.evaluation(label)}.summary.json") for label in labels],
+            [out],
+            verdict=True,
+        )

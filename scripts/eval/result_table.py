@@ -1,0 +1,146 @@
+"""The demo's last word: one table for several evaluated models on one dev set, and the difference of two of them.
+
+Reads the files of eval_planner.py. The verdict line compares --after with --before by record; every part that fell is
+named in words, so that a total that rose cannot hide it. Exit 1 when the reward did not rise beyond its interval.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scripts.eval.summary import PARTS, bootstrap_interval, paired_difference, part_values
+
+MODES = ("greedy", "samples")
+SHARES = ("format_rate", "keywords_where_needed", "exclusions_where_expected")  # what the reward's total may hide
+SHARE_FALL = 0.05  # a count that lost more than a twentieth is named
+FALL = 0.01  # a part that lost more than this is named; below it a dev set of 92 shows rounding
+
+
+def load(prefix: str) -> dict[str, Any]:
+    """Summary and records of one evaluation; raises FileNotFoundError naming the file that is gone."""
+    data: dict[str, Any] = {"summary": json.loads(Path(f"{prefix}.summary.json").read_text(encoding="utf-8"))}
+    for mode in MODES:
+        if mode in data["summary"]:
+            lines = Path(f"{prefix}.{mode}.jsonl").read_text(encoding="utf-8").splitlines()
+            data[mode] = [json.loads(line) for line in lines]
+    return data
+
+
+def check_comparable(evaluations: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises ValueError when two evaluations were scored by another reward file, on another set or by other weights."""
+    for key in ("reward_sha256", "data_sha256", "weights", "gates"):
+        values = {label: json.dumps(item["summary"][key], sort_keys=True) for label, item in evaluations.items()}
+        if len(set(values.values())) > 1:
+            raise ValueError(f"these evaluations differ in {key}: {values}; evaluate them again under one {key}")
+
+
+def row(label: str, mode: str, summary: Mapping[str, Any]) -> list[str]:
+    reward = summary["reward"]
+    cells = [label, mode, f"{reward['mean']:.4f} [{reward['low']:.4f}, {reward['high']:.4f}]"]
+    for part in PARTS:
+        value = summary["parts"][part]
+        cells.append("–" if value["mean"] is None else f"{value['mean']:.3f} ({value['completions']})")
+    needed = summary["keywords_where_needed"]
+    excluded = summary["exclusions_where_expected"]
+    cells += [f"{summary['format_rate']['share']:.3f}", f"{needed['count']}/{needed['of']}"]
+    cells += [f"{excluded['count']}/{excluded['of']}"]
+    return cells
+
+
+def table(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
+    """A Markdown table: means with the number of completions that took part in brackets."""
+    header = ["model", "decoding", "reward [95 %]", *PARTS, "format rate", "keywords where needed", "exclusions stated"]
+    rows = [header, ["---"] * len(header)]
+    for label, item in evaluations.items():
+        rows += [row(label, mode, item["summary"][mode]) for mode in MODES if mode in item["summary"]]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+
+
+def part_changes(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Paired change of every part over the records in which it took part on both sides."""
+    changes = {}
+    for part in PARTS:
+        pairs = [
+            (x, y)
+            for x, y in zip(part_values(before, part), part_values(after, part), strict=True)
+            if x is not None and y is not None
+        ]
+        differences = [y - x for x, y in pairs]
+        if differences:
+            low, high = bootstrap_interval(differences)
+            mean = sum(differences) / len(differences)
+            changes[part] = {"mean": mean, "low": low, "high": high, "records": len(pairs)}
+    return changes
+
+
+def verdict(before: Mapping[str, Any], after: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    """Difference after − before in one decoding mode, its interval, and the parts that fell, in words."""
+    difference = paired_difference(before[mode], after[mode])
+    changes = part_changes(before[mode], after[mode])
+    fell = [
+        f"{name.replace('_', ' ')} fell from {x['count']} to {y['count']} of {y['of']}"
+        for name in SHARES
+        for x, y in [(before["summary"][mode][name], after["summary"][mode][name])]
+        if y["count"] < x["count"] * (1 - SHARE_FALL)
+    ]
+    fell += [
+        f"{part} fell by {-change['mean']:.3f} [{change['low']:+.3f}, {change['high']:+.3f}]"
+        + ("" if change["high"] < 0 else ", which this set cannot tell from no change")
+        for part, change in changes.items()
+        if change["mean"] < -FALL
+    ]
+    return {"difference": difference, "parts": changes, "fell": fell, "rose": difference["low"] > 0}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="example:\n  python scripts/eval/result_table.py untrained=runs/eval/untrained sft=runs/eval/sft "
+        "grpo=runs/eval/grpo --before sft --after grpo --json runs/eval/result.json",
+    )
+    parser.add_argument("evaluations", nargs="+", metavar="LABEL=PREFIX", help="evaluations in the order of the rows")
+    parser.add_argument("--before", required=True, help="label to compare with")
+    parser.add_argument("--after", required=True, help="label that should be better")
+    parser.add_argument("--json", type=Path, required=True, help="file for the same numbers")
+    args = parser.parse_args()
+    prefixes = dict(item.split("=", 1) for item in args.evaluations if "=" in item)
+    if len(prefixes) != len(args.evaluations) or not {args.before, args.after} <= prefixes.keys():
+        parser.error("give each evaluation once as LABEL=PREFIX, --before and --after among the labels")
+    try:
+        evaluations = {label: load(prefix) for label, prefix in prefixes.items()}
+        check_comparable(evaluations)
+    except (FileNotFoundError, ValueError) as error:
+        print(f"no table: {error}", file=sys.stderr)
+        return 2
+    text = table(evaluations)
+    verdicts = {
+        mode: verdict(evaluations[args.before], evaluations[args.after], mode)
+        for mode in MODES
+        if mode in evaluations[args.before] and mode in evaluations[args.after]
+    }
+    print("default weights, no gates; n of completions in brackets\n")
+    print(text + "\n")
+    for mode, result in verdicts.items():
+        difference = result["difference"]
+        print(
+            f"{args.after} − {args.before}, {mode}: {difference['mean']:+.4f} "
+            f"[{difference['low']:+.4f}, {difference['high']:+.4f}] (paired by record, 95 % bootstrap)"
+            + ("" if result["rose"] else ": no rise beyond the interval")
+        )
+        kept = f"no part fell by more than {FALL}, no count by more than {SHARE_FALL:.0%}"
+        print("  " + ("; ".join(result["fell"]) if result["fell"] else kept))
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    summaries = {label: item["summary"] for label, item in evaluations.items()}
+    args.json.write_text(
+        json.dumps({"table": text, "summaries": summaries, "verdicts": verdicts}, ensure_ascii=False, indent=1) + "\n",
+        encoding="utf-8",
+    )
+    return 0 if all(result["rose"] for result in verdicts.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+# shellcheck shell=bash disable=SC2034
+# What run_sft_planner.sh, run_grpo_planner.sh and run_grpo_rollout_server.sh share. Sourced, never run.
+# Works with bash 3.2 (macOS): no mapfile, no `[[ -v ]]`, no "${empty[@]}" under `set -u`.
+
+CHECKOUT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)"
+
+refuse() {
+  printf '%s: refused: %s\n' "$(basename "$0")" "$1" >&2
+  exit 2
+}
+
+# The header of the launcher is its help.
+for argument in ${1+"$@"}; do
+  case "$argument" in
+    -h | --help)
+      sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p;}' "$0"
+      exit 0
+      ;;
+    --) break ;;
+  esac
+done
+
+case "${DRY_RUN:-0}" in
+  0 | 1) ;;
+  *) refuse "DRY_RUN=$DRY_RUN: give 1 to print the command only, 0 to run it" ;;
+esac
+
+# --- stated once, for SFT, GRPO and the rollout server -------------------------------------------------------------
+MODEL="${PLANNER_MODEL:-Qwen/Qwen3-4B-Instruct-2507}"
+MODEL_TYPE=qwen3            # a local folder does not tell swift which of its Qwen3 types it is
+TEMPLATE=qwen3_nothinking   # `qwen3` would train an empty think block that GRPO's prompt does not open
+LORA_RANK="${PLANNER_LORA_RANK:-16}"
+MAX_LENGTH=2048             # tokens of a row: the prompt, for SFT with its answer
+MAX_COMPLETION=256          # tokens of a plan
+ROLLOUT_HOST=127.0.0.1
+ROLLOUT_PORT="${PLANNER_ROLLOUT_PORT:-8000}"
+VLLM_LORA_RANKS=(1 8 16 32 64 128 256 320 512)   # what vLLM allows for vllm_max_lora_rank
+DATA_DIR="$CHECKOUT/build/demo"
+RUNS_DIR="$CHECKOUT/runs"
+PLUGIN="$CHECKOUT/swift_plugin/grpo_planner_plugin.py"
+# --------------------------------------------------------------------------------------------------------------------
+
+case "$LORA_RANK" in
+  '' | 0* | *[!0-9]*) refuse "PLANNER_LORA_RANK=$LORA_RANK is no whole number of 1 or more" ;;
+esac
+case "$ROLLOUT_PORT" in
+  '' | 0* | *[!0-9]*) refuse "PLANNER_ROLLOUT_PORT=$ROLLOUT_PORT is no port number" ;;
+esac
+LORA_CAP=0
+for rank in "${VLLM_LORA_RANKS[@]}"; do
+  if [ "$LORA_CAP" -eq 0 ] && [ "$rank" -ge "$LORA_RANK" ]; then LORA_CAP=$rank; fi
+done
+if [ "$LORA_CAP" -eq 0 ]; then
+  refuse "PLANNER_LORA_RANK=$LORA_RANK is above every rank vLLM serves (${VLLM_LORA_RANKS[*]})"
+fi
+# LoRA without dropout: with it the policy differs from itself, and GRPO's ratios and KL are noise.
+LORA_ARGS=(--target_modules all-linear --lora_rank "$LORA_RANK" --lora_alpha "$((2 * LORA_RANK))" --lora_dropout 0)
+MODEL_ARGS=(--model "$MODEL" --model_type "$MODEL_TYPE" --template "$TEMPLATE")
+
+PYTHON="${PLANNER_PYTHON:-}"
+if [ -z "$PYTHON" ]; then
+  PYTHON="$CHECKOUT/.venv/bin/python"
+  [ -x "$PYTHON" ] || PYTHON="$(command -v python3 || true)"
+fi
+if [ -z "$PYTHON" ] || ! [ -x "$PYTHON" ]; then
+  refuse "no Python at ${PYTHON:-.venv/bin/python}: run make setup, or set PLANNER_PYTHON to the python of your environment"
+fi
+SWIFT="$(dirname "$PYTHON")/swift"   # never from PATH: on macOS that is Apple's compiler
+[ -x "$SWIFT" ] || refuse "no swift beside $PYTHON: run make setup, or set PLANNER_PYTHON to an environment with ms-swift"
+
+export PYTHONPATH="$CHECKOUT${PYTHONPATH:+:$PYTHONPATH}"   # the plugin imports reward and swift_plugin
+export PYTHONUNBUFFERED=1
+
+# GPUs of this machine, comma-separated: CUDA_VISIBLE_DEVICES where it is set (empty or -1: none), else nvidia-smi's.
+visible_gpus() {
+  if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+    if [ "$CUDA_VISIBLE_DEVICES" != -1 ]; then printf '%s' "$CUDA_VISIBLE_DEVICES"; fi
+  elif command -v nvidia-smi >/dev/null; then
+    { nvidia-smi -L 2>/dev/null || true; } | sed -n 's/^GPU \([0-9][0-9]*\):.*/\1/p' | paste -s -d , -
+  fi
+}
+VISIBLE_GPUS="$(visible_gpus)"
+ROLLOUT_GPUS="${ROLLOUT_GPUS:-4}"
+
+count_items() { # count_items a,b,c -> 3
+  local -a items
+  IFS=, read -r -a items <<<"$1"
+  printf '%s' "${#items[@]}"
+}
+
+# choose_hardware: sets DEVICE (gpu or cpu), PROCESSES (on this node), HARDWARE_ARGS and RUN_ENV for a training run.
+choose_hardware() {
+  if [ -n "$VISIBLE_GPUS" ] || [ -n "${TRAIN_GPUS:-}" ]; then
+    DEVICE=gpu
+    TRAIN_GPUS="${TRAIN_GPUS:-0,1,2,3}"
+    PROCESSES="${NPROC_PER_NODE:-$(count_items "$TRAIN_GPUS")}"
+    HARDWARE_ARGS=(--torch_dtype bfloat16)
+    RUN_ENV=("CUDA_VISIBLE_DEVICES=$TRAIN_GPUS" "NPROC_PER_NODE=$PROCESSES")
+  else
+    DEVICE=cpu
+    TRAIN_GPUS=''
+    PROCESSES="${NPROC_PER_NODE:-1}"
+    HARDWARE_ARGS=(--torch_dtype float32 --device_map cpu --use_cpu true --dataloader_num_workers 0)
+    RUN_ENV=(CUDA_VISIBLE_DEVICES= ACCELERATE_USE_CPU=true)
+    if [ "$PROCESSES" != 1 ]; then
+      HARDWARE_ARGS+=(--ddp_backend gloo)
+      local cores
+      cores="$(getconf _NPROCESSORS_ONLN 2>/dev/null || printf 1)"
+      # torchrun would give every process one thread.
+      RUN_ENV+=("NPROC_PER_NODE=$PROCESSES" "OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > PROCESSES ? cores / PROCESSES : 1))}")
+    fi
+  fi
+  case "$PROCESSES:${NNODES:-1}" in
+    :* | 0* | *:0* | *[!0-9:]*) refuse "NPROC_PER_NODE=$PROCESSES and NNODES=${NNODES:-1} must be numbers of 1 or more" ;;
+  esac
+  if [ "$PROCESSES" != 1 ] && [ "${NNODES:-1}" = 1 ] && [ -z "${MASTER_PORT:-}" ]; then
+    # torchrun's fixed 29500 would make a second run on this machine fail.
+    RUN_ENV+=("MASTER_PORT=$("$PYTHON" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')")
+  fi
+}
+
+# read_given COMMAND NAME... -- ARGUMENT...: what the user's own arguments say of these options, as GIVEN_<NAME>.
+read_given() {
+  local command=$1 name values
+  shift
+  local -a names=()
+  while [ "$1" != -- ]; do
+    names+=("$1")
+    shift
+  done
+  shift
+  values="$("$PYTHON" -m scripts.train.swift_args "$command" --given "${names[@]}" -- ${1+"$@"})" || exit 2
+  for name in "${names[@]}"; do
+    printf -v "GIVEN_$name" '%s' "${values%%$'\n'*}"
+    case "$values" in # $(...) drops the last newlines, and with them trailing empty values
+      *$'\n'*) values="${values#*$'\n'}" ;;
+      *) values='' ;;
+    esac
+  done
+}
+
+# launch KIND COMMAND ARGUMENT...: judge the line, print it, and (unless DRY_RUN=1) run it to its end.
+# COMMAND is swift's; RUN_ENV holds the variables it runs with. The last exit code is swift's own.
+launch() {
+  local kind=$1 command=$2
+  shift 2
+  local -a judge=("$PYTHON" -m scripts.train.preflight "$kind" --visible-gpus "$VISIBLE_GPUS"
+    --train-gpus "${TRAIN_GPUS:-}" --rollout-gpus "$ROLLOUT_GPUS" --lora-cap "$LORA_CAP"
+    --lora-ranks "$(IFS=,; printf '%s' "${VLLM_LORA_RANKS[*]}")")
+  if [ "${DRY_RUN:-0}" = 1 ]; then judge+=(--dry-run); fi
+  env "${RUN_ENV[@]}" "${judge[@]}" -- "$@" || exit 2
+
+  local quoted run_dir
+  quoted="$("$PYTHON" -m scripts.train.swift_args "$command" --quote -- "$@")"
+  printf '%q ' env "${RUN_ENV[@]}" "PYTHONPATH=$PYTHONPATH" "$SWIFT" "$command"
+  printf '%s\n' "$quoted"
+  if [ "${DRY_RUN:-0}" = 1 ]; then exit 0; fi
+
+  if [ "$kind" = rollout ]; then
+    run_dir="$RUNS_DIR/rollout-$(date +%Y%m%d-%H%M%S)"
+    exec env "${RUN_ENV[@]}" "$PYTHON" -m scripts.train.supervise --log "$run_dir/rollout.log" -- "$SWIFT" "$command" "$@"
+  fi
+  run_dir="$("$PYTHON" -m scripts.train.swift_args "$command" --print output_dir -- "$@")"
+  local log="$run_dir/train.log"
+  if [ "${NODE_RANK:-0}" = 0 ]; then
+    env "${RUN_ENV[@]}" "$PYTHON" -m scripts.train.manifest "$kind" --out "$run_dir" -- "$@"
+  else
+    log="$run_dir/train.node$NODE_RANK.log"
+  fi
+  exec env "${RUN_ENV[@]}" "$PYTHON" -m scripts.train.supervise --log "$log" -- \
+    "$PYTHON" -m scripts.train.show_rows "$command" -- "$@" :: "$SWIFT" "$command" "$@"
+}

@@ -1,0 +1,250 @@
+"""Preflight of the effective swift arguments: model, adapter, template, batches, rewards, run folder."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from scripts.train.launch_facts import Findings, Launch
+
+QWEN3_TEMPLATE = "qwen3_nothinking"
+GROUP_ADVISED = 8
+REWARD = "planner_reward"
+PLUGIN_FILE = "grpo_planner_plugin.py"
+
+
+def check_arguments(launch: Launch, found: Findings) -> None:
+    """All checks that need nothing but the arguments and small files beside the model."""
+    check_model(launch, found)
+    check_template(launch, found)
+    if launch.kind == "rollout":
+        return
+    check_adapter(launch, found)
+    check_run_folder(launch, found)
+    check_publishing(launch, found)
+    if launch.kind == "grpo":
+        check_batches(launch, found)
+        check_rewards(launch, found)
+
+
+def check_model(launch: Launch, found: Findings) -> None:
+    """A folder must hold a model; a hub id is left to swift, which downloads it."""
+    name = str(launch.args["model"] or "")
+    folder = Path(name).expanduser()
+    if not name:
+        found.refuse("no model: set PLANNER_MODEL to a folder or a hub id")
+    elif folder.is_dir():
+        if (folder / "adapter_config.json").is_file():
+            found.refuse(
+                f"the model {name} is a LoRA adapter: set PLANNER_MODEL to its base, PLANNER_SFT_ADAPTER to it"
+            )
+        elif not (folder / "config.json").is_file():
+            found.refuse(f"the folder {name} holds no config.json: set PLANNER_MODEL to a Hugging Face model folder")
+    elif name.startswith((".", "/", "~")) or name.count("/") != 1:
+        found.refuse(f"there is no model folder {name}: set PLANNER_MODEL to one that exists, or to a hub id org/name")
+    elif launch.kind != "rollout" and not launch.train_gpus:
+        found.warn(f"{name} would be downloaded and trained on this CPU, which is meant for the demo's nano model")
+
+
+def _is_qwen3(launch: Launch) -> bool:
+    config = Path(str(launch.args["model"])).expanduser() / "config.json"
+    if config.is_file():
+        return str(json.loads(config.read_text(encoding="utf-8")).get("model_type", "")).startswith("qwen3")
+    return "qwen3" in str(launch.args["model"]).lower()
+
+
+def check_template(launch: Launch, found: Findings) -> None:
+    """Qwen3 wants the template whose SFT targets and GRPO prompts agree on the think block."""
+    template = launch.args["template"]
+    if not _is_qwen3(launch) or template == QWEN3_TEMPLATE:
+        return
+    if template in (None, "qwen3"):
+        found.refuse(
+            f"--template {template or 'unset'}: qwen3 puts an empty think block into the SFT target but not into the "
+            "GRPO prompt, so every rollout would fail to parse (reward -1 and no gradient, with nothing in the log to "
+            f"say why); use --template {QWEN3_TEMPLATE}"
+        )
+    else:
+        found.warn(f"--template {template} is untried here; SFT, GRPO and serving must all use the same one")
+
+
+def check_adapter(launch: Launch, found: Findings) -> None:
+    """The adapter to continue from, its rank against the flag and the server, and the KL reference."""
+    args = launch.args
+    adapters = list(args["adapters"] or [])
+    if args["tuner_type"] == "full":
+        if adapters:
+            found.refuse(
+                "--tuner_type full trains all weights, so it cannot continue from an adapter: set "
+                "PLANNER_SFT_ADAPTER=none and PLANNER_MODEL to the SFT model"
+            )
+        return
+    rank = int(args["lora_rank"])
+    if launch.kind == "grpo":
+        if not adapters:
+            found.warn(
+                "no SFT adapter: training starts with a fresh one on the model itself, which must be an SFT model then"
+            )
+        for adapter in adapters:
+            rank = _adapter_rank(launch, adapter, found) or rank
+        references = list(args["ref_adapters"] or [])
+        if adapters and float(args["beta"] or 0) > 0 and not args["resume_from_checkpoint"] and references != adapters:
+            found.warn(
+                f"beta is {args['beta']}, and --ref_adapters is {references or 'unset'}: the KL is taken against "
+                f"{'another adapter' if references else 'the base model'}, not against the SFT adapter"
+            )
+    if launch.uses_rollout_server and rank > launch.lora_cap:
+        found.refuse(
+            f"the LoRA rank {rank} is above the rollout server's cap of {launch.lora_cap}: start both launchers with "
+            f"PLANNER_LORA_RANK={rank}"
+        )
+
+
+def _adapter_rank(launch: Launch, adapter: str, found: Findings) -> int | None:
+    folder = Path(adapter).expanduser()
+    file = folder / "adapter_config.json"
+    if not folder.is_dir():
+        found.refuse(
+            f"there is no SFT adapter at {adapter}: train it with run_sft_planner.sh, or set PLANNER_SFT_ADAPTER"
+        )
+        return None
+    if not file.is_file():
+        whole = (folder / "config.json").is_file()
+        found.refuse(
+            f"{adapter} is "
+            + (
+                "a whole model, no adapter: set PLANNER_MODEL to it and PLANNER_SFT_ADAPTER=none"
+                if whole
+                else "no adapter (it holds no adapter_config.json): set PLANNER_SFT_ADAPTER to a checkpoint-N folder"
+            )
+        )
+        return None
+    config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    rank = int(config.get("r", 0))
+    if rank != int(launch.args["lora_rank"]):
+        found.refuse(
+            f"the adapter {adapter} has rank {rank}, the arguments say {launch.args['lora_rank']}: swift would keep "
+            f"the adapter's without a word; set PLANNER_LORA_RANK={rank}"
+        )
+    if float(config.get("lora_dropout") or 0) > 0:
+        found.warn(
+            f"the adapter {adapter} was made with lora_dropout {config['lora_dropout']}: dropout makes the policy "
+            "differ from itself, so ratios and KL are noisy; run_sft_planner.sh trains without it"
+        )
+    return rank
+
+
+def check_run_folder(launch: Launch, found: Findings) -> None:
+    """A finished or broken run is continued on purpose or left alone."""
+    args = launch.args
+    if args["add_version"]:
+        found.refuse(
+            "--add_version true moves the checkpoints away from the manifest and the log: leave it false and name the "
+            "folder with --output_dir"
+        )
+    folder = Path(str(args["output_dir"])).expanduser()
+    held = sorted(folder.glob("checkpoint-*"))
+    resume = args["resume_from_checkpoint"]
+    if held and not resume:
+        found.refuse(
+            f"the run folder {folder} already holds {held[-1].name}: name another one with --output_dir, or continue "
+            f"with --resume_from_checkpoint {held[-1]}"
+        )
+    if resume and not Path(str(resume)).expanduser().is_dir():
+        found.refuse(f"--resume_from_checkpoint {resume} is no folder: name a checkpoint-N folder")
+
+
+def check_publishing(launch: Launch, found: Findings) -> None:
+    """Nothing is published by accident."""
+    if launch.args["push_to_hub"] and launch.args["hub_private_repo"] is not True:
+        found.refuse("--push_to_hub would publish the model: add --hub_private_repo true, or drop it")
+
+
+def check_batches(launch: Launch, found: Findings) -> None:
+    """Groups must fill the batches of training and evaluation exactly (DESIGN section 9)."""
+    args, processes = launch.args, launch.processes
+    group = int(args["num_generations"])
+    if group < 2:
+        found.refuse(f"--num_generations {group}: a group of one has no advantage; give 8 (2 at least)")
+        return
+    if group < GROUP_ADVISED:
+        found.warn(f"--num_generations {group}: below {GROUP_ADVISED} the group's mean and sigma are mostly noise")
+    per_device = int(args["per_device_train_batch_size"])
+    step = per_device * processes
+    accumulation = int(args["gradient_accumulation_steps"] or 1)
+    batch = int(args["generation_batch_size"] or step * int(args["steps_per_generation"] or accumulation))
+    shown = f"{batch} completions a generation batch ({per_device} a device x {processes} processes"
+    shown += ")" if args["generation_batch_size"] else f" x {batch // step})"
+    if batch % step:
+        found.refuse(f"{shown}: --generation_batch_size must be a multiple of {step}")
+    if batch % group:
+        found.refuse(
+            f"{shown} do not divide into groups of {group}: change --per_device_train_batch_size, "
+            "--gradient_accumulation_steps or --num_generations so that they do"
+        )
+    prompts = batch // group
+    found.facts["batch"] = f"{batch} completions = {prompts} prompts x {group}"
+    rows = found.facts.get("train rows")
+    if isinstance(rows, int) and rows < prompts:
+        found.refuse(f"the train set has {rows} rows, fewer than the {prompts} prompts of one batch: lower the batch")
+    _check_evaluation(launch, found, group)
+
+
+def _check_evaluation(launch: Launch, found: Findings, group: int) -> None:
+    args = launch.args
+    if not args["val_dataset"] or args["eval_strategy"] == "no":
+        if args["metric_for_best_model"]:
+            found.warn("there is no evaluation, so no best checkpoint is chosen: give --val_dataset, the watch split")
+        return
+    eval_group = int(args["num_generations_eval"] or group)
+    batch = int(args["per_device_eval_batch_size"]) * launch.processes
+    if batch % eval_group:
+        fitting = eval_group // math.gcd(eval_group, launch.processes)
+        found.refuse(
+            f"evaluation takes {batch} completions at once ({args['per_device_eval_batch_size']} a device x "
+            f"{launch.processes} processes), which do not divide into groups of {eval_group}: set "
+            f"--per_device_eval_batch_size to a multiple of {fitting}"
+        )
+        return
+    rows = found.facts.get("watch rows")
+    if isinstance(rows, int):
+        if rows < batch // eval_group:
+            found.refuse(
+                f"the watch set has {rows} rows, one evaluation batch takes {batch // eval_group}: lower "
+                "--per_device_eval_batch_size"
+            )
+        elif rows * eval_group % batch:
+            dropped = rows * eval_group % batch // eval_group
+            found.warn(
+                f"{dropped} of the {rows} watch rows would not be evaluated: swift drops the last partial batch; let "
+                f"--per_device_eval_batch_size x {launch.processes} divide {rows * eval_group}"
+            )
+    save, evaluate = args["save_steps"], args["eval_steps"] or args["save_steps"]
+    if args["save_strategy"] == "steps" and args["eval_strategy"] in (None, "steps") and save != evaluate:
+        found.warn(
+            f"--save_steps {save} and --eval_steps {evaluate} differ: the best checkpoint can be one that was not saved"
+        )
+
+
+def check_rewards(launch: Launch, found: Findings) -> None:
+    """planner_reward trains; observers watch."""
+    args = launch.args
+    names = list(args["reward_funcs"] or [])
+    weights = [float(weight) for weight in args["reward_weights"] or [1.0] * len(names)]
+    if not any(Path(str(file)).name == PLUGIN_FILE for file in args["external_plugins"] or []):
+        found.refuse(f"--external_plugins does not load {PLUGIN_FILE}, which defines the rewards: add it")
+    if len(weights) != len(names) + len(args["reward_model"] or []):
+        found.refuse(f"{len(weights)} --reward_weights for {len(names)} --reward_funcs: give one for each, in order")
+        return
+    by_name = dict(zip(names, weights, strict=False))
+    if not by_name.get(REWARD, 0.0) > 0:
+        found.refuse(
+            f"{REWARD} is not among --reward_funcs with a weight above 0: the observers give nothing for a completion "
+            "that does not parse, swift counts that as 0, and 0 beats -1; change the mix with PLANNER_REWARD_WEIGHTS"
+        )
+    weighted = [name for name, weight in by_name.items() if name != REWARD and name.startswith("planner_") and weight]
+    if weighted:
+        found.warn(
+            f"the observers {', '.join(weighted)} count on top of {REWARD}: a mix belongs into PLANNER_REWARD_WEIGHTS, "
+            "where traces and the manifest record it"
+        )

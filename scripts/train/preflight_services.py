@@ -1,0 +1,184 @@
+"""Preflight of what surrounds a run: reward settings, store and encoder, GPUs, ports, proxies, rollout server."""
+
+import dataclasses
+import http.client
+import socket
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from scripts.train.launch_facts import Findings, Launch
+from swift_plugin.encoders import EncoderError, make_encoder
+from swift_plugin.retry import RetryBudgetError, is_loopback
+from swift_plugin.reward_loader import Reward
+from swift_plugin.stores import StoreError, check_store, make_store
+
+GROUP_PORT = 51216  # where the rollout server's first worker listens for the trainer's weights, unless told otherwise
+STORE_SECONDS = 5.0  # preflight waits this long for a store or an encoder; the run has its own budget
+SERVER_SECONDS = 3.0
+PROXY_VARIABLES = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+
+
+def check_reward_settings(launch: Launch, reward: Reward, found: Findings) -> None:
+    """Weights and gates, as the plugin will read them."""
+    for name, read in (("weights", reward.weights_from_env), ("gates", reward.gates_from_env)):
+        try:
+            found.facts[name] = read(launch.environ)
+        except ValueError as error:
+            found.refuse(str(error))
+
+
+def check_rollout_env(launch: Launch, reward: Reward, found: Findings) -> None:
+    """Store and encoder answer and belong together."""
+    settings = launch.settings
+    if not settings.retrieval:
+        found.warn("PLANNER_RETRIEVAL=off: nothing is searched, and the retrieval dimension takes no part")
+        return
+    brief = dataclasses.replace(
+        settings,
+        retry_budget_s=min(settings.retry_budget_s, STORE_SECONDS),
+        request_timeout_s=min(settings.request_timeout_s, STORE_SECONDS),
+    )
+    store = make_store(brief)
+    try:
+        encoder = make_encoder(brief, reward.words)
+        info = check_store(store, encoder)
+        found.facts["store"] = f"{info.kind} {info.name} ({info.points:,} points of size {info.vector_size})"
+        found.facts["encoder"] = encoder.name
+    except (StoreError, EncoderError) as error:
+        if isinstance(error.__cause__, RetryBudgetError):  # a service that is not up
+            found.lacking(launch, str(error))
+        else:
+            found.refuse(str(error))
+    finally:
+        store.close()
+
+
+def check_gpus(launch: Launch, found: Findings) -> None:
+    """The GPUs exist, and no GPU has two tasks."""
+    wanted = launch.rollout_gpus if launch.kind == "rollout" else launch.train_gpus
+    variable = "ROLLOUT_GPUS" if launch.kind == "rollout" else "TRAIN_GPUS"
+    missing = [gpu for gpu in wanted if gpu not in launch.visible_gpus]
+    if missing:
+        have = ", ".join(launch.visible_gpus) or "none"
+        found.lacking(launch, f"{variable}={','.join(wanted)}, but this machine's GPUs are: {have}; choose among these")
+    if launch.kind == "rollout" or launch.uses_rollout_server:
+        both = [gpu for gpu in launch.train_gpus if gpu in launch.rollout_gpus]
+        if both:
+            found.refuse(
+                f"GPU {', '.join(both)} stands in TRAIN_GPUS={','.join(launch.train_gpus)} and in "
+                f"ROLLOUT_GPUS={','.join(launch.rollout_gpus)}: training and rollout need GPUs of their own; set both "
+                "variables for both launchers"
+            )
+    if launch.kind == "rollout":
+        used = int(launch.args["vllm_data_parallel_size"]) * int(launch.args["vllm_tensor_parallel_size"])
+        if used != len(wanted):
+            found.refuse(
+                f"ROLLOUT_GPUS={','.join(wanted)} are {len(wanted)} GPUs, but --vllm_data_parallel_size x "
+                f"--vllm_tensor_parallel_size is {used}: make them equal"
+            )
+    elif launch.train_gpus:
+        local = int(launch.environ.get("NPROC_PER_NODE") or 1)
+        if local != len(launch.train_gpus):
+            found.refuse(
+                f"NPROC_PER_NODE={local}, but TRAIN_GPUS={','.join(launch.train_gpus)} are {len(launch.train_gpus)} "
+                "GPUs: leave NPROC_PER_NODE unset, or give one process a GPU"
+            )
+
+
+def check_lora_cap(launch: Launch, found: Findings) -> None:
+    """The rollout server's LoRA cap is one that vLLM knows, and not below the rank that will be trained."""
+    args = launch.args
+    if not args["vllm_enable_lora"]:
+        return
+    cap = int(args["vllm_max_lora_rank"])
+    if launch.lora_ranks and cap not in launch.lora_ranks:
+        found.refuse(
+            f"--vllm_max_lora_rank {cap} is none that vLLM allows: take one of {', '.join(map(str, launch.lora_ranks))}"
+        )
+    elif cap < launch.lora_cap:
+        found.refuse(
+            f"--vllm_max_lora_rank {cap} is below the {launch.lora_cap} that the trained LoRA rank needs: raise it, or "
+            "lower PLANNER_LORA_RANK for both launchers"
+        )
+
+
+def check_ports(launch: Launch, found: Findings) -> None:
+    """A busy port silently moves `swift rollout` to the next one, where no trainer looks for it."""
+    host = str(launch.args["host"])
+    port = int(launch.args["port"])
+    if _taken(port, reuse=False):
+        found.lacking(
+            launch,
+            f"port {port} is taken, and swift would silently serve on another one: end what listens there (a server's "
+            "port stays taken for a minute after its end), or set PLANNER_ROLLOUT_PORT for both launchers",
+        )
+    if _taken(GROUP_PORT, reuse=True):
+        found.lacking(
+            launch,
+            f"port {GROUP_PORT} is taken; the trainer's weights arrive there: end the other rollout server or trainer",
+        )
+    if not is_loopback(f"http://{host}") and not launch.args["api_key"]:
+        found.warn(f"--host {host} opens the server to the network: without --api_key anyone can change its weights")
+
+
+def _taken(port: int, *, reuse: bool) -> bool:
+    """Whether a server could not bind `port`; `reuse` tells whether that server sets SO_REUSEADDR (swift does not)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False
+
+
+def server_urls(launch: Launch) -> list[str]:
+    """Where the trainer will look for its rollout servers."""
+    args = launch.args
+    if args["vllm_server_base_url"]:
+        return list(args["vllm_server_base_url"])
+    pairs = zip(args["vllm_server_host"] or [], args["vllm_server_port"], strict=False)
+    return [f"http://{host}:{port}" for host, port in pairs]
+
+
+def check_proxy(launch: Launch, found: Findings) -> None:
+    """ms-swift's client of the rollout server obeys the proxy variables (the kit's own clients know loopback)."""
+    proxies = [name for name in PROXY_VARIABLES if launch.environ.get(name, "").strip()]
+    if not proxies or not launch.uses_rollout_server:
+        return
+    for url in server_urls(launch):
+        host = urlsplit(url).hostname or ""
+        if is_loopback(url) and not _bypassed(host, launch.environ):
+            found.refuse(
+                f"{proxies[0]} is set and NO_PROXY does not hold {host}: requests to the rollout server would go to "
+                f"the proxy; export NO_PROXY={host},localhost no_proxy={host},localhost"
+            )
+
+
+def _bypassed(host: str, environ: Mapping[str, str]) -> bool:
+    # requests reads the lower-case name first, and one of the two decides alone.
+    listed = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+    names = [name.strip().lstrip(".") for name in listed.replace(" ", ",").split(",") if name.strip()]
+    return "*" in names or any(host == name or host.endswith(f".{name}") for name in names)
+
+
+def check_server(launch: Launch, found: Findings) -> None:
+    """The rollout server is up: without it the trainer waits 240 seconds in silence."""
+    for url in server_urls(launch):
+        parts = urlsplit(url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=SERVER_SECONDS)
+        try:
+            connection.request("GET", f"{parts.path.rstrip('/')}/health/")
+            status = connection.getresponse().status
+        except (OSError, http.client.HTTPException) as error:
+            found.lacking(
+                launch,
+                f"no rollout server answers at {url} ({type(error).__name__}): start run_grpo_rollout_server.sh and "
+                "wait for 'Application startup complete', or correct PLANNER_ROLLOUT_PORT",
+            )
+            continue
+        finally:
+            connection.close()
+        if status != 200:
+            found.lacking(launch, f"{url}/health/ answers HTTP {status}: no rollout server? See PLANNER_ROLLOUT_PORT")

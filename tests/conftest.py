@@ -1,0 +1,39 @@
+"""Fixtures that cost minutes and are therefore made once: the nano world and a LoRA adapter trained a few steps."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from commands import World, run
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Catalogue, index, request sets and the untrained nano model."""
+    folder = tmp_path_factory.mktemp("world")
+    environment = {"PLANNER_PROMPT": "short", "PLANNER_STORE_DIR": str(folder / "store")}
+    for script, *arguments in (
+        ("data/build_demo_catalog.py", "--out", f"{folder}/catalog.jsonl"),
+        ("data/build_demo_index.py", "--catalog", f"{folder}/catalog.jsonl", "--store", f"{folder}/store"),
+        ("data/build_demo_requests.py", "--out", str(folder), "--sft-rows", "600", "--grpo-rows", "64"),
+        ("train/build_nano_model.py", "--sft", f"{folder}/sft.jsonl", "--out", f"{folder}/nano"),
+    ):
+        run([sys.executable, f"scripts/{script}", *arguments], environment)
+    # Two watch prompts are enough to see the evaluation pass.
+    watch = (folder / "watch.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:2]
+    (folder / "watch.jsonl").write_text("".join(watch), encoding="utf-8")
+    dev = (folder / "dev92.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:6]
+    (folder / "dev.jsonl").write_text("".join(dev), encoding="utf-8")
+    return World(folder, {**environment, "PLANNER_MODEL": str(folder / "nano")})
+
+
+@pytest.fixture(scope="session")
+def sft(world: World) -> Path:
+    """A LoRA adapter after a few SFT steps, made by the launcher."""
+    out = world.folder / "sft"
+    run(
+        ["bash", "run_sft_planner.sh", "--max_steps", "4", "--learning_rate", "1e-3", "--save_strategy", "steps"]
+        + ["--save_steps", "4", "--max_length", "256", "--output_dir", str(out)],
+        {**world.environment, "PLANNER_SFT_DATA": str(world.folder / "sft.jsonl")},
+    )
+    return out / "checkpoint-4"

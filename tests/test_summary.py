@@ -1,0 +1,107 @@
+"""Evaluation summaries and the result table, on records built by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scripts.eval.result_table import check_comparable, table, verdict
+from scripts.eval.summary import PARTS, bootstrap_interval, paired_difference, part_values, summarise
+
+GOLDEN = {"category": "跑鞋", "must_have": ["waterproof"], "category_anchor": "running shoes", "exclude_expected": True}
+UNKNOWN = {"category": None, "must_have": [], "category_anchor": "", "exclude_expected": False}
+
+
+def sample(total: float, plan: dict[str, Any] | None = None, **breakdown: Any) -> dict[str, Any]:
+    flags = {"empty_keywords": False, "exclusion_missed": False}
+    parts = {**dict.fromkeys(PARTS, None), **flags, **breakdown, "total": total}
+    return {"plan": plan, "breakdown": parts}
+
+
+def record(name: str, *samples: dict[str, Any], golden: dict[str, Any] = GOLDEN) -> dict[str, Any]:
+    return {"id": name, "family": "attribute", "golden": golden, "samples": list(samples)}
+
+
+PLAN = {"category": "跑鞋"}
+
+
+def test_counts_and_denominators() -> None:
+    records = [
+        record("a", sample(0.8, PLAN, format=1.0, retrieval=0.6), sample(-1.0)),
+        record("b", sample(0.5, PLAN, format=0.9, retrieval=0.2, empty_keywords=True)),
+        record("c", sample(0.9, {"category": ""}, format=1.0), golden=UNKNOWN),
+    ]
+    summary = summarise(records)
+    assert summary["reward"]["mean"] == pytest.approx((-0.1 + 0.5 + 0.9) / 3)  # records weigh alike, not samples
+    assert summary["parts"]["retrieval"] == {"mean": pytest.approx(0.4), "completions": 2}  # abstained: not a zero
+    assert summary["parts"]["budget"] == {"mean": None, "completions": 0}
+    assert summary["format_rate"] == {"count": 2, "of": 4, "share": 0.5}  # exactly 1, unparsable counts against
+    assert summary["parse_rate"]["count"] == 3
+    assert summary["keywords_where_needed"] == {"count": 1, "of": 3, "share": pytest.approx(1 / 3)}
+    assert summary["exclusions_where_expected"] == {"count": 2, "of": 3, "share": pytest.approx(2 / 3)}
+    assert summary["abstentions_of_all_records"] == {"count": 1, "of": 4, "share": 0.25}
+    assert summary["correct_abstentions_of_those_that_should"] == {"count": 1, "of": 1, "share": 1.0}
+
+
+def test_the_interval_covers_the_mean_at_its_nominal_rate() -> None:
+    draw = np.random.default_rng(1)
+    hits = 0
+    for _ in range(60):
+        low, high = bootstrap_interval(list(draw.normal(0.5, 0.2, 92)))
+        hits += low <= 0.5 <= high
+    assert 52 <= hits <= 60  # 95 % of 60 is 57; a 90 % or one-sided interval falls below
+
+
+def test_the_interval_is_reproducible_and_needs_values() -> None:
+    assert bootstrap_interval([0.1, 0.9, 0.4]) == bootstrap_interval([0.1, 0.9, 0.4])
+    with pytest.raises(ValueError, match="no values"):
+        bootstrap_interval([])
+
+
+def test_pairing_removes_what_the_records_differ_in() -> None:
+    a = [record(str(i), sample(i / 100, PLAN)) for i in range(90)]
+    b = [record(str(i), sample(i / 100 + 0.05, PLAN)) for i in range(90)]
+    difference = paired_difference(a, b)
+    assert difference == {key: pytest.approx(0.05) for key in ("mean", "low", "high")}
+    with pytest.raises(ValueError, match="different records"):
+        paired_difference(a, b[:-1])
+
+
+def evaluation(records: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    summary = {"reward_sha256": "r", "data_sha256": "d", "weights": {"field": 0.3}, "gates": []}
+    return {"summary": {**summary, "greedy": summarise(records), **changes}, "greedy": records}
+
+
+def test_a_part_that_fell_is_named_although_the_total_rose() -> None:
+    before = evaluation([record(str(i), sample(0.70, PLAN, domains_f1=0.8, format=1.0)) for i in range(40)])
+    after = evaluation([record(str(i), sample(0.75, PLAN, domains_f1=0.7, format=1.0)) for i in range(40)])
+    result = verdict(before, after, "greedy")
+    assert result["rose"]
+    assert result["fell"] == ["domains_f1 fell by 0.100 [-0.100, -0.100]"]
+
+
+def test_exclusions_that_got_lost_are_named_although_no_part_shows_them() -> None:
+    before = evaluation([record(str(i), sample(0.70, PLAN)) for i in range(40)])
+    after = evaluation([record(str(i), sample(0.75, PLAN, exclusion_missed=i < 30)) for i in range(40)])
+    assert verdict(before, after, "greedy")["fell"] == ["exclusions where expected fell from 40 to 10 of 40"]
+
+
+def test_no_rise_is_no_rise() -> None:
+    same = [record(str(i), sample(0.7, PLAN)) for i in range(40)]
+    assert not verdict(evaluation(same), evaluation(same), "greedy")["rose"]
+
+
+@pytest.mark.parametrize("key", ["reward_sha256", "data_sha256", "weights", "gates"])
+def test_evaluations_scored_differently_are_refused(key: str) -> None:
+    records = [record("a", sample(0.7, PLAN))]
+    with pytest.raises(ValueError, match=key):
+        check_comparable({"x": evaluation(records), "y": evaluation(records, **{key: "other"})})
+
+
+def test_the_table_shows_counts_beside_means() -> None:
+    text = table({"sft": evaluation([record("a", sample(0.7, PLAN, retrieval=0.25, format=1.0))])})
+    assert "| sft | greedy | 0.7000 [0.7000, 0.7000] | 0.250 (1) |" in text
+
+
+def test_a_part_that_never_took_part_has_no_value() -> None:
+    assert part_values([record("a", sample(-1.0))], "retrieval") == [None]

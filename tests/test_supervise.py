@@ -1,0 +1,200 @@
+"""All processes of a run end together, the exit code survives, and the last line says what happened."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scripts.train.supervise import cause_of_failure
+from tests.launch_world import CHECKOUT
+
+PATIENCE = 60.0  # seconds until a step of these tests counts as hung; they take a second or two
+
+# Starts a process that shares neither session nor process group with it, as torchrun starts its ranks.
+ORPHAN = (
+    "import subprocess, sys, pathlib; "
+    "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True); "
+    "pathlib.Path(sys.argv[1]).write_text(str(child.pid)); "
+)
+IGNORES_SIGTERM = (
+    "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "pathlib.Path(sys.argv[1]).write_text('up'); time.sleep(600)"
+)
+
+
+def supervise(log: Path, *commands: list[str]) -> "subprocess.Popen[str]":
+    line = [sys.executable, "-m", "scripts.train.supervise", "--log", str(log), "--", *commands[0]]
+    for command in commands[1:]:
+        line += ["::", *command]
+    return subprocess.Popen(line, cwd=CHECKOUT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", code, *arguments]
+
+
+def await_file(path: Path) -> str:
+    deadline = time.monotonic() + PATIENCE
+    while not (path.is_file() and path.read_text()):
+        assert time.monotonic() < deadline, f"{path} was not written"
+        time.sleep(0.05)
+    return path.read_text()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("commands", "code", "said", "reason"),
+    [
+        ([python("print('a')"), python("print('b')")], 0, ["a", "b"], "one after the other"),
+        ([python("raise SystemExit(3)"), python("print('b')")], 3, ["exit code 3"], "the first failure ends it"),
+        (
+            [python("print('a')"), python("raise SystemExit(7)")],
+            7,
+            ["a", "exit code 7"],
+            "the code is the command's own",
+        ),
+        (
+            [python("import os; os.kill(os.getpid(), 9)")],
+            137,
+            ["exit code 137", "out of memory"],
+            "a signal is 128 + n",
+        ),
+        ([python("raise KeyError('golden')")], 1, ["exit code 1: KeyError: 'golden'"], "the cause is on the last line"),
+    ],
+)
+def test_exit_codes_survive(tmp_path: Path, commands: list[list[str]], code: int, said: list[str], reason: str) -> None:
+    log = tmp_path / "run" / "train.log"
+    run = supervise(log, *commands)
+    printed, _ = run.communicate(timeout=PATIENCE)
+    assert run.returncode == code, reason
+    assert log.read_text() == printed, "the log holds what the terminal saw"
+    for text in said:
+        assert text in printed, reason
+    if code:
+        assert printed.splitlines()[-1].startswith("planner: the run ended with exit code"), reason
+        assert "b" not in printed.splitlines()
+
+
+def test_a_second_run_appends_to_the_log(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert supervise(tmp_path / "log", python("print('once')")).wait(PATIENCE) == 0
+    assert (tmp_path / "log").read_text() == "once\nonce\n"
+
+
+def test_no_process_outlives_its_command(tmp_path: Path) -> None:
+    run = supervise(tmp_path / "log", python(ORPHAN, str(tmp_path / "pid")))
+    run.communicate(timeout=PATIENCE)
+    assert run.returncode == 0
+    assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_signal_ends_everything(tmp_path: Path, number: int, code: int) -> None:
+    second = python("open('/dev/null'); print('never')")
+    run = supervise(tmp_path / "log", python(ORPHAN + "import time; time.sleep(600)", str(tmp_path / "pid")), second)
+    orphan = int(await_file(tmp_path / "pid"))
+    run.send_signal(number)
+    printed, _ = run.communicate(timeout=PATIENCE)
+    assert run.returncode == code
+    assert is_gone(orphan)
+    assert "never" not in printed
+    assert f"stopped by {signal.Signals(number).name}" in printed.splitlines()[-1]
+
+
+def test_a_second_signal_kills_what_does_not_listen(tmp_path: Path) -> None:
+    run = supervise(tmp_path / "log", python(IGNORES_SIGTERM, str(tmp_path / "up")))
+    await_file(tmp_path / "up")
+    run.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert run.poll() is None, "the first signal leaves it its grace"
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=PATIENCE)
+    assert run.returncode == 143
+
+
+def test_a_closed_terminal_does_not_end_the_run(tmp_path: Path) -> None:
+    code = "import sys, time\nfor i in range(20): print('line', i, flush=True); time.sleep(0.02)"
+    run = supervise(tmp_path / "log", python(code))
+    assert run.stdout is not None
+    run.stdout.close()
+    assert run.wait(PATIENCE) == 0
+    assert "line 19" in (tmp_path / "log").read_text()
+
+
+RANKS = """
+import os, time
+if os.environ["RANK"] == "1":
+    raise RuntimeError("the second rank has had enough")
+time.sleep(600)
+"""
+
+
+def test_a_rank_that_raises_takes_the_others_down(tmp_path: Path) -> None:
+    script = tmp_path / "rank.py"
+    script.write_text(RANKS)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "--master_port",
+        "0",
+        str(script),
+    ]
+    run = supervise(tmp_path / "log", command)
+    printed, _ = run.communicate(timeout=3 * PATIENCE)
+    assert run.returncode == 1, printed
+    assert "RuntimeError: the second rank has had enough" in printed.splitlines()[-1]
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(script) in (p.info["cmdline"] or [])]
+    assert not left
+
+
+@pytest.mark.parametrize(
+    ("tail", "cause", "reason"),
+    [
+        ("", "", "nothing was said"),
+        ("loss 0.3\nall good\n", "", "no exception"),
+        ("Traceback\n  File x\nValueError: no column text\n", "ValueError: no column text", "a plain traceback"),
+        ("[rank1]: KeyError: 'a'\n", "KeyError: 'a'", "torch's prefix goes"),
+        (
+            "a.b.StoreError: down\n[rank0]: RuntimeError: peer closed\n",
+            "a.b.StoreError: down",
+            "the others follow from it",
+        ),
+        (
+            "[rank0]: swift_plugin.encoders.EncoderError: x\nOSError: y\n",
+            "swift_plugin.encoders.EncoderError: x",
+            "so too",
+        ),
+        (
+            "ValueError: x\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n",
+            "ValueError: x",
+            "summary",
+        ),
+        ("Train: 5%|\rValueError: x\n", "ValueError: x", "behind a progress bar"),
+        ("KeyboardInterrupt\n", "KeyboardInterrupt", "without a text"),
+        ("the word Error: inside a line\n", "", "prose is no exception"),
+    ],
+)
+def test_the_cause_is_found(tail: str, cause: str, reason: str) -> None:
+    assert cause_of_failure(tail) == cause, reason
+
+
+def test_an_empty_command_is_wrong_use() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.train.supervise", "--log", os.devnull, "--", "true", "::"],
+        cwd=CHECKOUT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "an empty command" in done.stderr
