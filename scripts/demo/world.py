@@ -23,7 +23,7 @@ DEMO_SEED = 42
 SAMPLES = 8  # completions a dev record, beside the greedy one
 
 # Full-parameter training: LoRA has nothing to adapt in a model that starts from random weights.
-SFT_EPOCHS, SFT_RATE, SFT_BATCH = 3, "2e-3", 16
+SFT_ROWS, SFT_EPOCHS, SFT_RATE, SFT_BATCH = 12_000, 2, "2e-3", 16
 GRPO_STEPS, GRPO_RATE = 80, "2e-4"
 MAX_LENGTH, MAX_COMPLETION = 256, 96  # tokens; the longest demo plan has 66, the longest prompt 62
 
@@ -67,7 +67,8 @@ def data_stages() -> list[Stage]:
         ),
         Stage(
             "requests",
-            [PYTHON, "scripts/data/build_demo_requests.py", "--out", str(DEMO_DIR), "--prompt-style", PROMPT_STYLE],
+            [PYTHON, "scripts/data/build_demo_requests.py", "--out", str(DEMO_DIR), "--prompt-style", PROMPT_STYLE]
+            + ["--sft-rows", str(SFT_ROWS)],
             [cards, CHECKOUT / "data" / "demo", CHECKOUT / "data" / "prompts", *sorted(scripts.glob("*.py"))],
             [SFT_SET, GRPO_SET, WATCH_SET, DEV_SET],
         ),
@@ -134,6 +135,7 @@ class SeedRun:
             ["bash", "run_sft_planner.sh", "--tuner_type", "full", "--learning_rate", SFT_RATE]
             + ["--num_train_epochs", str(epochs)]
             + ["--per_device_train_batch_size", str(SFT_BATCH), "--gradient_accumulation_steps", "1"]
+            + ["--group_by_length", "true"]
             + ["--max_length", str(MAX_LENGTH), "--seed", str(self.seed), "--logging_steps", "20"]
             + ["--save_only_model", "true", "--create_checkpoint_symlink", "true", "--output_dir", str(out)],
             [SFT_SET, model, CHECKOUT / "run_sft_planner.sh"],

@@ -26,7 +26,7 @@ def pick(rows: Sequence[Mapping[str, Any]], count: int) -> list[tuple[int, Mappi
     """`count` rows spread over the set, first and last included, with their line numbers (from 1)."""
     if len(rows) <= count:
         return list(enumerate(rows, start=1))
-    places = [round(place * (len(rows) - 1) / (count - 1)) for place in range(count)]
+    places = [round(place * (len(rows) - 1) / max(1, count - 1)) for place in range(count)]
     return [(place + 1, rows[place]) for place in places]
 
 
