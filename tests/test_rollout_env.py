@@ -141,6 +141,14 @@ def test_the_cache_keeps_the_searches_used_last(folder: Path) -> None:
     assert env.encoder.batches[-1] == ["yoga mat"]
 
 
+def test_a_known_search_gives_the_same_titles_and_rewards(env: RolloutEnv) -> None:
+    batch = [STRONG, plan("desk lamp"), plan("yoga mat")]
+    first, rows = score(env, batch), env.last_rows
+    assert score(env, batch[::-1]) == first[::-1]
+    assert [row["titles"] for row in env.last_rows] == [row["titles"] for row in rows[::-1]]
+    assert env.store.batches == [3]
+
+
 def test_a_batch_larger_than_the_cache_is_scored_like_any_other(folder: Path) -> None:
     batch = [plan(title) for title in TITLES[:30]]
     small, large = environment(folder, cache_size=3), environment(folder)

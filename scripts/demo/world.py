@@ -23,9 +23,9 @@ DEMO_SEED = 42
 SAMPLES = 8  # completions a dev record, beside the greedy one
 
 # Full-parameter training: LoRA has nothing to adapt in a model that starts from random weights.
-SFT_ROWS, SFT_EPOCHS, SFT_RATE, SFT_BATCH = 12_000, 2, "2e-3", 16
+SFT_ROWS, SFT_EPOCHS, SFT_RATE, SFT_BATCH = 12_000, 3, "2e-3", 16
 GRPO_STEPS, GRPO_RATE = 80, "2e-4"
-MAX_LENGTH, MAX_COMPLETION = 256, 96  # tokens; the longest demo plan has 66, the longest prompt 62
+MAX_LENGTH, MAX_COMPLETION = 256, 96  # tokens; the longest demo plan has 50, the longest prompt 58
 
 PYTHON = sys.executable
 # A variable of the user's shell must not turn the embedded demo into a run against a production store; mix experiments

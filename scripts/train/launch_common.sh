@@ -9,6 +9,12 @@ refuse() {
   exit 2
 }
 
+whole_number() { # whole_number NAME VALUE: refuse a value that is no number of 1 or more
+  case "$2" in
+    '' | 0* | *[!0-9]*) refuse "$1=$2 is no whole number of 1 or more" ;;
+  esac
+}
+
 # The header of the launcher is its help.
 for argument in ${1+"$@"}; do
   case "$argument" in
@@ -40,12 +46,8 @@ RUNS_DIR="$CHECKOUT/runs"
 PLUGIN="$CHECKOUT/swift_plugin/grpo_planner_plugin.py"
 # --------------------------------------------------------------------------------------------------------------------
 
-case "$LORA_RANK" in
-  '' | 0* | *[!0-9]*) refuse "PLANNER_LORA_RANK=$LORA_RANK is no whole number of 1 or more" ;;
-esac
-case "$ROLLOUT_PORT" in
-  '' | 0* | *[!0-9]*) refuse "PLANNER_ROLLOUT_PORT=$ROLLOUT_PORT is no port number" ;;
-esac
+whole_number PLANNER_LORA_RANK "$LORA_RANK"
+whole_number PLANNER_ROLLOUT_PORT "$ROLLOUT_PORT"
 LORA_CAP=0
 for rank in "${VLLM_LORA_RANKS[@]}"; do
   if [ "$LORA_CAP" -eq 0 ] && [ "$rank" -ge "$LORA_RANK" ]; then LORA_CAP=$rank; fi
@@ -90,6 +92,8 @@ count_items() { # count_items a,b,c -> 3
 
 # choose_hardware: sets DEVICE (gpu or cpu), PROCESSES (on this node), HARDWARE_ARGS and RUN_ENV for a training run.
 choose_hardware() {
+  whole_number NNODES "${NNODES:-1}"
+  whole_number NPROC_PER_NODE "${NPROC_PER_NODE:-1}"
   if [ -n "$VISIBLE_GPUS" ] || [ -n "${TRAIN_GPUS:-}" ]; then
     DEVICE=gpu
     TRAIN_GPUS="${TRAIN_GPUS:-0,1,2,3}"
@@ -110,9 +114,6 @@ choose_hardware() {
       RUN_ENV+=("NPROC_PER_NODE=$PROCESSES" "OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > PROCESSES ? cores / PROCESSES : 1))}")
     fi
   fi
-  case "$PROCESSES:${NNODES:-1}" in
-    :* | 0* | *:0* | *[!0-9:]*) refuse "NPROC_PER_NODE=$PROCESSES and NNODES=${NNODES:-1} must be numbers of 1 or more" ;;
-  esac
   if [ "$PROCESSES" != 1 ] && [ "${NNODES:-1}" = 1 ] && [ -z "${MASTER_PORT:-}" ]; then
     # torchrun's fixed 29500 would make a second run on this machine fail.
     RUN_ENV+=("MASTER_PORT=$("$PYTHON" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')")
