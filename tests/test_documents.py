@@ -1,6 +1,7 @@
 """README, .env.example and Makefile say what the code does."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from commands import ROOT
 
 from swift_plugin.settings import known_variables
+from tests.launch_world import LaunchWorld, build_world
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -44,3 +46,34 @@ def test_every_make_target_of_the_readme_exists() -> None:
 def test_the_short_prompt_is_short() -> None:
     # One nano token is at least one character of these files, so the count of characters bounds the tokens.
     assert len(Path(ROOT / "data" / "prompts" / "short.txt").read_text(encoding="utf-8").strip()) <= 40
+
+
+def launcher_commands() -> list[str]:
+    """Every launcher call of the README's code blocks, and the flags of the rounds' table on the GRPO launcher."""
+    blocks = "\n".join(re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL))
+    calls = re.findall(r"^((?:[A-Z_]+=\S+ )*bash run_\w+\.sh[^#\n]*)", blocks, flags=re.MULTILINE)
+    rounds = re.findall(r"^\| r\d \| `(--[^`]*)`", README, flags=re.MULTILINE)
+    return [call.strip() for call in calls] + [f"bash run_grpo_planner.sh {flags}" for flags in rounds]
+
+
+@pytest.fixture(scope="module")
+def launch_world(tmp_path_factory: pytest.TempPathFactory) -> LaunchWorld:
+    return build_world(tmp_path_factory.mktemp("launch"))
+
+
+def test_the_readme_has_the_rounds_the_variants_and_the_launchers() -> None:
+    calls = launcher_commands()
+    assert len(calls) >= 10
+    for piece in ("--beta 0.03", "field=0.40", "dr_grpo", "--epsilon_high", "run_sft_planner", "rollout_server"):
+        assert any(piece in call for call in calls), piece
+
+
+@pytest.mark.parametrize("call", launcher_commands())
+def test_every_launcher_command_of_the_readme_is_accepted(call: str, launch_world: LaunchWorld) -> None:
+    words = shlex.split(call)
+    at = words.index("bash")
+    variables = dict(word.split("=", 1) for word in words[:at])
+    done = launch_world.run(words[at + 1], *words[at + 2 :], DRY_RUN="1", TRAIN_GPUS="0,1,2,3", **variables)
+    assert done.returncode == 0, done.stderr
+    printed = shlex.split(done.stdout.strip().splitlines()[-1])
+    assert all(word in printed for word in words[at + 2 :])  # the user's flags stand in the command

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from scripts.demo.stages import StageFailed, run_stage, stage_seconds
-from scripts.demo.world import DATA_STAMPS, DEMO_SEED, RUNS, SFT_EPOCHS, SeedRun, clean_environment, data_stages
+from scripts.demo.world import DATA_STAMPS, DEMO_SEED, LAST, RUNS, SFT_EPOCHS, SeedRun, clean_environment, data_stages
 
 
 def run_seed(run: SeedRun, longer: bool) -> int:
@@ -18,10 +18,10 @@ def run_seed(run: SeedRun, longer: bool) -> int:
     run_stage(run.nano_stage(), run.stamps)
     run_stage(run.sft_stage(), run.stamps)
     run_stage(run.grpo_stage(), run.stamps)
-    models: dict[str, Path] = {"untrained": run.nano, "sft": run.sft / "last", "grpo": run.grpo / "best"}
+    models: dict[str, Path] = {"untrained": run.nano, "sft": run.sft / LAST, "grpo": run.grpo / "best"}
     if longer:
         run_stage(run.longer_stage(stage_seconds("grpo", run.stamps), stage_seconds("sft", run.stamps)), run.stamps)
-        models["sft-longer"] = run.longer / "last"
+        models["sft-longer"] = run.longer / LAST
     for label, model in models.items():
         run_stage(run.eval_stage(label, model), run.stamps)
     return run_stage(run.table_stage(list(models)), run.stamps)

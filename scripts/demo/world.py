@@ -27,6 +27,7 @@ SFT_ROWS, SFT_EPOCHS, SFT_RATE, SFT_BATCH = 12_000, 3, "2e-3", 16
 GRPO_STEPS, GRPO_RATE = 80, "2e-4"
 MAX_LENGTH, MAX_COMPLETION = 256, 96  # tokens; the longest demo plan has 50, the longest prompt 58
 
+LAST = "last-checkpoint"  # the link ms-swift keeps in every run folder
 PYTHON = sys.executable
 # A variable of the user's shell must not turn the embedded demo into a run against a production store; mix experiments
 # are welcome.
@@ -127,7 +128,7 @@ class SeedRun:
     def longer_stage(self, seconds: float, sft_seconds: float) -> Stage:
         """SFT continued for about `seconds`, at the pace at which `sft_seconds` went through its epochs."""
         epochs = round(self.sft_epochs * seconds / sft_seconds, 1)
-        return self._sft_stage("sft-longer", self.sft / "last", self.longer, epochs)
+        return self._sft_stage("sft-longer", self.sft / LAST, self.longer, epochs)
 
     def _sft_stage(self, name: str, model: Path, out: Path, epochs: float) -> Stage:
         return Stage(
@@ -137,9 +138,9 @@ class SeedRun:
             + ["--per_device_train_batch_size", str(SFT_BATCH), "--gradient_accumulation_steps", "1"]
             + ["--group_by_length", "true"]
             + ["--max_length", str(MAX_LENGTH), "--seed", str(self.seed), "--logging_steps", "20"]
-            + ["--save_only_model", "true", "--create_checkpoint_symlink", "true", "--output_dir", str(out)],
+            + ["--save_only_model", "true", "--output_dir", str(out)],
             [SFT_SET, model, CHECKOUT / "run_sft_planner.sh"],
-            [out / "last"],
+            [out / LAST],
             self.environment(model, PLANNER_SFT_DATA=str(SFT_SET)),
             clear=[out],
         )
@@ -153,11 +154,11 @@ class SeedRun:
             + ["--max_completion_length", str(MAX_COMPLETION), "--seed", str(self.seed)]
             + ["--save_only_model", "true", "--create_checkpoint_symlink", "true", "--output_dir", str(self.grpo)]
             + list(more),
-            [GRPO_SET, WATCH_SET, self.sft / "last", DATA_STAMPS / "index.json"]
+            [GRPO_SET, WATCH_SET, self.sft / LAST, DATA_STAMPS / "index.json"]
             + [CHECKOUT / "run_grpo_planner.sh", CHECKOUT / "reward" / "planner_reward.py"],
             [self.grpo / "best"],
             self.environment(
-                self.sft / "last",
+                self.sft / LAST,
                 PLANNER_SFT_ADAPTER="none",
                 PLANNER_TRAIN_DATA=str(GRPO_SET),
                 PLANNER_WATCH_DATA=str(WATCH_SET),

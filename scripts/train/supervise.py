@@ -165,6 +165,7 @@ def _send(process: psutil.Process, number: int) -> None:
 
 def run_all(commands: Sequence[Sequence[str]], log_path: Path) -> int:
     """Run the commands in order, stop at the first failure, and say on the last line how a failed run ended."""
+    adopt_orphans()
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab", buffering=0) as log:
         start = log.tell()
