@@ -234,8 +234,6 @@ def _check_depth(body: str, start: int) -> None:
                 raise _Refused("too_deep")
         elif mark in "}]":
             depth -= 1
-            if depth == 0:
-                return
 
 
 def _holds_surrogate(value: Any) -> bool:

@@ -21,13 +21,12 @@ from accelerate.utils import gather_object
 from swift.rewards import ORM, orms
 
 from swift_plugin.reward_loader import Breakdown
-from swift_plugin.rollout_env import RolloutEnv
+from swift_plugin.rollout_env import TRAIN_SPLIT, RolloutEnv
 from swift_plugin.settings import Settings
 from swift_plugin.step_stats import ScoredRow, step_stats
 
 logger = logging.getLogger("planner")
 
-TRAIN_SPLIT = "train"
 STEP_LOG = "planner_steps.jsonl"  # the log lines again, for machines, in the run folder of rank 0
 REQUIRED_COLUMNS = ("golden_json", "text", "id", "split")
 
@@ -68,6 +67,8 @@ class BatchScorer:
     def _score(self, texts: list[str], columns: dict[str, Any]) -> list[Breakdown]:
         step = int(columns["trainer_state"].global_step) if columns.get("trainer_state") is not None else 0
         splits, ids = list(columns["split"]), [str(row_id) for row_id in columns["id"]]
+        if None in columns["id"]:
+            raise ValueError("a row has no id: the groups of a step are told apart by it; give every row one")
         started = time.perf_counter()
         breakdowns = self.env.score(
             texts, list(columns["golden_json"]), list(columns["text"]), ids=ids, splits=splits, step=step
@@ -130,7 +131,7 @@ def _completion_text(completion: Any) -> str:
     if isinstance(completion, str):
         return completion
     if isinstance(completion, list) and completion and isinstance(completion[-1], dict):
-        return str(completion[-1]["content"])
+        return _completion_text(completion[-1].get("content"))
     raise TypeError(
         f"a completion is a string or a list of chat messages, not {type(completion).__name__}; "
         "rollouts that return token ids need --log_completions off or a newer ms-swift"
@@ -150,8 +151,10 @@ def scorer_for(run_dir: Path | None) -> BatchScorer:
 class PlannerReward(ORM):  # type: ignore[misc]  # ms-swift ships no types
     """The total of DESIGN section 6: −1 for an unparsable completion, else in [0, 1]; never None.
 
-    Weights and gates come from PLANNER_REWARD_WEIGHTS and PLANNER_REWARD_GATES; a wrong value raises at construction,
-    before the model trains. A store or encoder that stays down past its retry budget raises in the call.
+    Weights and gates of training come from PLANNER_REWARD_WEIGHTS and PLANNER_REWARD_GATES; a wrong value raises at
+    construction, before the model trains. Rows of another split than `train` (ms-swift's evaluation on watch, which
+    chooses the checkpoint) are scored with the default weights and no gates. A store or encoder that stays down past
+    its retry budget raises in the call.
 
     >>> reward = PlannerReward(args=None)                                              # doctest: +SKIP
     >>> reward(['not a plan'], golden_json=[golden], text=['买跑鞋'], id=['a'], split=['train'])   # doctest: +SKIP

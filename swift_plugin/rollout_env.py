@@ -10,12 +10,13 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from swift_plugin.encoders import Encoder, make_encoder
+from swift_plugin.encoders import Encoder, EncoderError, make_encoder
 from swift_plugin.reward_loader import Breakdown, ParsedPlan, Reward, load_reward
 from swift_plugin.settings import Settings
 from swift_plugin.stores import Store, make_store
 from swift_plugin.trace import TraceWriter, trace_path
 
+TRAIN_SPLIT = "train"
 CACHE_SIZE = 20_000  # searches, with their titles some 50 MB
 # A plan may hold 8,000 characters of keywords. Encoders cut long texts or, worse, refuse them, and model
 # output must never stop a run, so the search string is bounded here. 512 characters are 80 English words.
@@ -45,7 +46,8 @@ class RolloutEnv:
     Args:
         reward: a loaded reward file (`load_reward`).
         encoder, store: both given, or both None when retrieval is switched off for the whole run.
-        weights, gates: the effective ones, as `weights_from_env` and `gates_from_env` of the reward give them.
+        weights, gates: those of training, as `weights_from_env` and `gates_from_env` of the reward give them; rows
+            of any other split than `train` are scored with the default weights and no gates.
         trace: where each scored completion leaves its line; None writes nothing.
         cache_size: how many searches keep their titles, least recently used out first.
 
@@ -130,8 +132,8 @@ class RolloutEnv:
 
         started = time.perf_counter()
         breakdowns = [
-            self.reward.compute_reward(*parts, weights=self.weights, gates=self.gates)
-            for parts in zip(plans, goldens, text, found, strict=True)
+            self.reward.compute_reward(plan, golden, words, hits, **self._mix(split))
+            for plan, golden, words, hits, split in zip(plans, goldens, text, found, splits, strict=True)
         ]
         stats["completions"] = len(completions)
         stats["parse_failures"] = sum(parsed.plan is None for parsed in plans)
@@ -169,6 +171,12 @@ class RolloutEnv:
         if self.trace is not None:
             self.trace.close()
 
+    def _mix(self, split: str) -> dict[str, Any]:
+        """Weights and gates for a row: the experiment's in training, the reward's defaults in any evaluation."""
+        if split == TRAIN_SPLIT:
+            return {"weights": self.weights, "gates": self.gates}
+        return {"weights": self.reward.DEFAULT_WEIGHTS, "gates": ()}
+
     def _golden(self, golden: str, record: str) -> dict[str, Any]:
         """The parsed record, once for each distinct string."""
         known = self._goldens.get(golden) if isinstance(golden, str) else None
@@ -204,6 +212,11 @@ class RolloutEnv:
             return titles, stats
         started = time.perf_counter()
         vectors = self.encoder.encode(missing)
+        if vectors.shape != (len(missing), self.encoder.dim) or not np.isfinite(vectors).all():
+            raise EncoderError(
+                f"the encoder {self.encoder.name} gave {vectors.shape} for {len(missing)} searches of size"
+                f" {self.encoder.dim}, or NaN: nothing can be searched with that. Check the encoder."
+            )
         stats["encode_ms"] = _ms_since(started)
         started = time.perf_counter()
         # A zero vector (no token) is near to nothing: no query for it, no titles.

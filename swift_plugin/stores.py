@@ -89,12 +89,17 @@ def check_store(store: Store, encoder: Encoder) -> StoreInfo:
             " they do not belong together. Set PLANNER_EMBED_URL or PLANNER_EMBED_MODEL to the encoder that"
             f" filled the store, or rebuild it. {build}"
         )
-    if info.encoder is not None and info.encoder.casefold() != encoder.name.casefold():
+    if info.encoder is not None and _model_name(info.encoder) != _model_name(encoder.name):
         raise StoreError(
             f"{where} was filled by the encoder {info.encoder}, now {encoder.name} is set: their vectors cannot"
             f" be compared. Set that encoder again, or rebuild. {build}"
         )
     return info
+
+
+def _model_name(encoder: str) -> str:
+    """BAAI/bge-m3 and a folder's bge-m3 are one model."""
+    return encoder.rstrip("/").rsplit("/", 1)[-1].casefold()
 
 
 def _how_to_build(kind: str) -> str:
@@ -106,6 +111,16 @@ def _how_to_build(kind: str) -> str:
 def _as_rows(vectors: Vectors) -> list[list[float]]:
     rows: list[list[float]] = np.asarray(vectors, dtype=np.float32).tolist()
     return rows
+
+
+def _titles(points: Sequence[Any], where: str) -> list[str]:
+    """Titles of one answer. A search without a filter always finds its nearest points, however far they are."""
+    if not points:
+        raise StoreError(
+            f"{where} answered a search with nothing: it was emptied or is being rebuilt, and scoring 0 for that would"
+            " look like a bad plan. Wait until it is filled, then resume from the last checkpoint."
+        )
+    return [_title(point.payload, point.id, where) for point in points]
 
 
 def _title(payload: Mapping[str, Any] | None, point_id: object, where: str) -> str:
@@ -206,7 +221,7 @@ class EdgeStore:
                 answers = shard.query_batch(edge.QueryBatchRequest(requests[start : start + self._BATCH]))
             except Exception as error:  # qdrant-edge raises plain Exception for everything
                 raise StoreError(f"the embedded store {self.path} cannot answer: {error}") from error
-            results += [[_title(p.payload, p.id, str(self.path)) for p in points] for points in answers]
+            results += [_titles(points, str(self.path)) for points in answers]
         return results
 
     def close(self) -> None:
@@ -289,7 +304,7 @@ class QdrantStore:
                     f"Qdrant {self._where()} answered {len(answers)} results for {len(batch)} queries: titles and"
                     " plans no longer belong together. Does something in between change the traffic?"
                 )
-            results += [[_title(p.payload, p.id, self._where()) for p in answer.points] for answer in answers]
+            results += [_titles(answer.points, self._where()) for answer in answers]
         return results
 
     def close(self) -> None:

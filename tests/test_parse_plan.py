@@ -158,7 +158,11 @@ def test_nesting_counts_the_object_as_one(brackets: str) -> None:
 
 
 def test_nesting_is_depth_not_number() -> None:
-    assert parse_plan('{"a": [' + ",".join(["[]"] * 50) + "]}").plan is not None, "50 lists side by side"
+    side_by_side = ",".join(["[]"] * 50)
+    assert parse_plan(f'{{"a": [{side_by_side}]}}').plan is not None, "50 lists side by side"
+    fourteen, fifteen = "[" * 14 + "]" * 14, "[" * 15 + "]" * 15
+    assert parse_plan(f'{{"a": [{side_by_side}, {fourteen}]}}').plan is not None, "16 deep beside them"
+    assert parse_plan(f'{{"a": [{side_by_side}, {fifteen}]}}').issues == ("too_deep",), "17 deep beside them"
 
 
 def test_length_limit_counts_white_space() -> None:

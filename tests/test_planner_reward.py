@@ -214,6 +214,7 @@ RETRIEVAL = [
     ({}, {"must_not": []}, ["Waterproof Running Shoe Laces"], 1.0, "without must_not it is both"),
     ({}, {}, ["Waterproof Running Shoes, no laces"], 1.0, "a negated must_not does not mark"),
     ({}, {}, [GOOD, "Shoe Laces"], 0.6 + 0.2, "marked titles stay in the share's denominator"),
+    ({}, {}, ["Shoe Laces", GOOD], 0.6 + 0.2, "and do not end the count"),
     ({}, {}, [GOOD] * 20 + [BAD] * 20, 1.0, "the first 20 count"),
     ({}, {}, [BAD] * 20 + [GOOD], 0.0, "the 21st does not"),
     ({}, {}, [BAD] * 19 + [GOOD], 0.6 * 0.1 + 0.4 * 0.05, "the 20th does"),
@@ -960,6 +961,13 @@ def test_a_golden_record_that_does_not_parse_names_the_row(text: str) -> None:
     assert len(str(caught.value)) < 400, "a long value is shortened"
 
 
+def test_an_error_shows_at_most_120_characters_of_a_value() -> None:
+    for length, shown in ((118, f"'{'x' * 118}'"), (119, f"'{'x' * 116}...")):
+        with pytest.raises(ValueError, match="status") as caught:
+            parse_golden(golden(status="x" * length))
+        assert f" is {shown}: one of" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("must_have", "anchor", "category", "broken"),
     [
@@ -987,6 +995,7 @@ def test_must_have_is_never_negated_by_its_own_category(
     [
         (("{}", GOLDEN, TEXT, []), "plan"),
         (([], GOLDEN, TEXT, []), "plan"),
+        (((), GOLDEN, TEXT, []), "plan"),
         ((PLAN, GOLDEN, None, []), "text"),
         ((PLAN, GOLDEN, TEXT, "Shoe"), "titles"),
         ((PLAN, GOLDEN, TEXT, ["Shoe", None]), r"titles\[1\]"),
@@ -1022,6 +1031,13 @@ def test_abstained_names_stand_in_one_order() -> None:
         "domains_f1",
         "budget",
     )
+
+
+def test_the_arguments_have_names_and_the_mix_has_only_a_name() -> None:
+    named = compute_reward(plan=PLAN, golden=GOLDEN, text=TEXT, titles=[GOOD], weights={}, gates=())
+    assert named == score()
+    with pytest.raises(TypeError, match="positional"):
+        compute_reward(PLAN, GOLDEN, TEXT, [GOOD], DEFAULT_WEIGHTS)  # type: ignore[misc]
 
 
 def test_arguments_are_left_as_they_were() -> None:

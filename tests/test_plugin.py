@@ -122,3 +122,27 @@ def test_train_batches_are_logged_at_once_and_an_evaluation_pass_as_one_line(run
 
 def test_trl_and_swift_name_the_reward_alike(run_dir: Path) -> None:
     assert make(run_dir)["planner_domains_f1"].__name__ == "PlannerDomainsF1"
+
+
+def test_a_mix_experiment_trains_with_its_weights_and_chooses_its_checkpoint_with_the_default_ones(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reward.planner_reward import compute_reward, parse_plan
+
+    monkeypatch.setenv("PLANNER_REWARD_WEIGHTS", "field=4")
+    reward = make(run_dir)["planner_reward"]
+    train, watch = reward(list(BATCH), **columns(4)), reward(list(BATCH), **columns(4, split="watch"))
+    titles = traces(run_dir)[0]["titles"]
+    default = compute_reward(parse_plan(GOOD), golden(), TEXT, titles).total
+    assert watch[0] == default
+    assert train[0] != default
+
+
+def test_a_row_without_an_id_stops_the_run(run_dir: Path) -> None:
+    with pytest.raises(ValueError, match="no id"):
+        make(run_dir)["planner_reward"](list(BATCH), **columns(4, id=["a", "a", None, "b"]))
+
+
+def test_a_message_without_content_is_not_scored_as_a_bad_plan(run_dir: Path) -> None:
+    with pytest.raises(TypeError, match="NoneType"):
+        make(run_dir)["planner_reward"]([[{"role": "assistant", "content": None}]], **columns(1))

@@ -22,7 +22,7 @@ from small_world import TEXT, TITLES, build_store, encoder, golden, plan, reward
 from swift_plugin.retry import is_loopback
 from swift_plugin.rollout_env import RolloutEnv
 from swift_plugin.settings import CHECKOUT, Settings
-from swift_plugin.stores import EdgeStore, QdrantStore, StoreError, check_store, make_store
+from swift_plugin.stores import EdgeStore, QdrantStore, StoreError, StoreInfo, check_store, make_store
 
 KEY = "s3cret-key"
 QUERIES = ("waterproof running shoes", "desk lamp", "yoga mat", "vegan leather")
@@ -391,3 +391,25 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def test_a_store_emptied_during_training_is_no_bad_plan(tmp_path: Path) -> None:
+    """Preflight saw it filled; now it answers with nothing, which as titles would score every plan 0."""
+    empty = blank_shard(tmp_path / "shard")
+    with QdrantServer(empty, vectors={"dense": {"size": 4, "distance": "Cosine"}}) as running:
+        with pytest.raises(StoreError, match="emptied or is being rebuilt"):
+            client(running).search_batch(np.ones((1, 4), dtype=np.float32), 20)
+    empty.close()
+    with pytest.raises(StoreError, match="emptied or is being rebuilt"):
+        EdgeStore(tmp_path / "shard").search_batch(np.ones((1, 4), dtype=np.float32), 20)
+
+
+def test_a_model_is_the_same_by_folder_and_by_hub_name(folder: Path, tmp_path: Path) -> None:
+    class Named:
+        name, dim = "BAAI/bge-m3", 4
+
+    class Described:
+        def describe(self) -> Any:
+            return StoreInfo("edge", "x", 9, 4, "bge-m3")
+
+    assert check_store(Described(), Named()).points == 9  # type: ignore[arg-type]

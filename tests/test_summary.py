@@ -1,19 +1,28 @@
 """Evaluation summaries and the result table, on records built by hand."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from scripts.eval.result_table import check_comparable, table, verdict
-from scripts.eval.summary import PARTS, bootstrap_interval, paired_difference, part_values, summarise
+from scripts.eval.result_table import COMPARED, check_comparable, load, table, verdict
+from scripts.eval.summary import (
+    PARTS,
+    abstains_on_category,
+    bootstrap_interval,
+    paired_difference,
+    part_values,
+    summarise,
+)
 
 GOLDEN = {"category": "跑鞋", "must_have": ["waterproof"], "category_anchor": "running shoes", "exclude_expected": True}
 UNKNOWN = {"category": None, "must_have": [], "category_anchor": "", "exclude_expected": False}
 
 
 def sample(total: float, plan: dict[str, Any] | None = None, **breakdown: Any) -> dict[str, Any]:
-    flags = {"empty_keywords": False, "exclusion_missed": False}
+    flags = {"empty_keywords": False, "exclusion_missed": False, "evidence_faked": False}
     parts = {**dict.fromkeys(PARTS, None), **flags, **breakdown, "total": total}
     return {"plan": plan, "breakdown": parts}
 
@@ -43,6 +52,22 @@ def test_counts_and_denominators() -> None:
     assert summary["correct_abstentions_of_those_that_should"] == {"count": 1, "of": 1, "share": 1.0}
 
 
+@pytest.mark.parametrize(
+    ("plan", "abstains", "reason"),
+    [
+        ({"category": None}, True, "null abstains"),
+        ({"category": ""}, True, "the empty string abstains"),
+        ({"category": " "}, True, "blank is empty"),
+        ({}, False, "a missing key is a fault, not an abstention"),
+        ({"category": []}, False, "a wrong type is a fault"),
+        ({"category": "跑鞋"}, False, "a category"),
+        (None, False, "nothing was parsed"),
+    ],
+)
+def test_what_counts_as_an_abstention(plan: dict[str, Any] | None, abstains: bool, reason: str) -> None:
+    assert abstains_on_category(plan) is abstains, reason
+
+
 def test_the_interval_covers_the_mean_at_its_nominal_rate() -> None:
     draw = np.random.default_rng(1)
     hits = 0
@@ -69,6 +94,7 @@ def test_pairing_removes_what_the_records_differ_in() -> None:
 
 def evaluation(records: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
     summary = {"reward_sha256": "r", "data_sha256": "d", "weights": {"field": 0.3}, "gates": []}
+    summary |= {"store": {"points": 9, "vector_size": 4}, "encoder": "hashed"}
     return {"summary": {**summary, "greedy": summarise(records), **changes}, "greedy": records}
 
 
@@ -91,7 +117,7 @@ def test_no_rise_is_no_rise() -> None:
     assert not verdict(evaluation(same), evaluation(same), "greedy")["rose"]
 
 
-@pytest.mark.parametrize("key", ["reward_sha256", "data_sha256", "weights", "gates"])
+@pytest.mark.parametrize("key", COMPARED)
 def test_evaluations_scored_differently_are_refused(key: str) -> None:
     records = [record("a", sample(0.7, PLAN))]
     with pytest.raises(ValueError, match=key):
@@ -105,3 +131,10 @@ def test_the_table_shows_counts_beside_means() -> None:
 
 def test_a_part_that_never_took_part_has_no_value() -> None:
     assert part_values([record("a", sample(-1.0))], "retrieval") == [None]
+
+
+def test_a_file_that_is_not_the_summarys_own_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.summary.json").write_text(json.dumps({"greedy": {"records_sha256": "0" * 64}}), encoding="utf-8")
+    (tmp_path / "a.greedy.jsonl").write_text("{}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="evaluate again"):
+        load(str(tmp_path / "a"))

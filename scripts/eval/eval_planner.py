@@ -17,8 +17,10 @@ from typing import Any
 
 from scripts.eval.generate import LocalModel, generate
 from scripts.eval.summary import summarise
+from swift_plugin.prompts import system_prompt
 from swift_plugin.rollout_env import RolloutEnv
-from swift_plugin.settings import Settings
+from swift_plugin.settings import PROMPT_STYLES, Settings
+from swift_plugin.stores import check_store
 
 DEFAULT_SEED = 42
 SAMPLE_KEYS = ("completion", "plan", "issues", "search", "titles", "breakdown")
@@ -27,8 +29,13 @@ SAMPLE_KEYS = ("completion", "plan", "issues", "search", "titles", "breakdown")
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a prompt set; raises ValueError naming line and column when one lacks what evaluation needs."""
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        row = json.loads(line)
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path}:{number} is no JSON ({error})") from None
         missing = [name for name in ("id", "messages", "text", "family", "split", "golden_json") if name not in row]
         if missing:
             raise ValueError(f"{path}:{number}: no column {', '.join(missing)}; make the set with scripts/data/")
@@ -36,6 +43,15 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not rows:
         raise ValueError(f"{path} is empty")
     return rows
+
+
+def prompt_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The prompt style the rows were rendered with; for a text of one's own, its sha256."""
+    systems = {row["messages"][0]["content"] for row in rows}
+    for style in PROMPT_STYLES:
+        if systems == {system_prompt(style)}:
+            return style
+    return "sha256:" + hashlib.sha256("\n".join(sorted(systems)).encode()).hexdigest()
 
 
 def score_records(
@@ -102,14 +118,18 @@ def main() -> int:
     if args.samples < 0:
         parser.error(f"--samples {args.samples}: use 0 (greedy only) or more")
     summary_file = Path(f"{args.out}.summary.json")
-    if summary_file.exists():
-        print(f"{summary_file} exists and is never overwritten; choose another --out or move it", file=sys.stderr)
-        return 2
+    for file in (summary_file, Path(f"{args.out}.greedy.jsonl"), Path(f"{args.out}.samples.jsonl")):
+        if file.exists():
+            print(f"{file} exists and is never overwritten; choose another --out or move it", file=sys.stderr)
+            return 2
     args.out.parent.mkdir(parents=True, exist_ok=True)
     settings = Settings.from_env()
     rows = read_rows(args.data)
     print("scored with the default weights and no gates, whatever PLANNER_REWARD_WEIGHTS and PLANNER_REWARD_GATES say")
     env = RolloutEnv.from_settings(settings, environ={})  # no weights, no gates: the defaults
+    store = check_store(env.store, env.encoder) if env.store is not None and env.encoder is not None else None
+    if store is None:
+        print("PLANNER_RETRIEVAL=off: retrieval takes no part, and the summary says so")
     engine = LocalModel(args.model, args.adapter).load()
     summary: dict[str, Any] = {
         "model": args.model,
@@ -119,7 +139,10 @@ def main() -> int:
         "reward_sha256": env.reward.sha256,
         "weights": env.weights,
         "gates": list(env.gates),
-        "prompt": settings.prompt,
+        # What was searched: two evaluations on different stores are not comparable.
+        "store": None if store is None else {"points": store.points, "vector_size": store.vector_size},
+        "encoder": None if env.encoder is None else env.encoder.name,
+        "prompt": prompt_of(rows),
         "seed": args.seed,
     }
     for mode, samples in (("greedy", 0), ("samples", args.samples)):

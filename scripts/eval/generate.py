@@ -12,7 +12,8 @@ from typing import Any
 
 TEMPLATE = "qwen3_nothinking"
 MAX_NEW_TOKENS = 256
-# What the GRPO launcher samples with, so that "mean of 8" is about the policy that was trained.
+# What the GRPO launcher samples with, so that "mean of 8" is about the policy that was trained. ms-swift leaves top_k
+# open there, and transformers then takes 50.
 SAMPLE_TEMPERATURE, SAMPLE_TOP_P, SAMPLE_TOP_K = 1.0, 0.95, 50
 SEQUENCES_PER_BATCH = 64
 

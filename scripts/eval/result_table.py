@@ -5,6 +5,7 @@ named in words, so that a total that rose cannot hide it. Exit 1 when the reward
 """
 
 import argparse
+import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 from scripts.eval.summary import PARTS, bootstrap_interval, paired_difference, part_values
 
 MODES = ("greedy", "samples")
+COMPARED = ("reward_sha256", "data_sha256", "weights", "gates", "store", "encoder")
 SHARES = ("format_rate", "keywords_where_needed", "exclusions_where_expected")  # what the reward's total may hide
 SHARE_FALL = 0.05  # a count that lost more than a twentieth is named
 FALL = 0.01  # a part that lost more than this is named; below it a dev set of 92 shows rounding
@@ -24,14 +26,16 @@ def load(prefix: str) -> dict[str, Any]:
     data: dict[str, Any] = {"summary": json.loads(Path(f"{prefix}.summary.json").read_text(encoding="utf-8"))}
     for mode in MODES:
         if mode in data["summary"]:
-            lines = Path(f"{prefix}.{mode}.jsonl").read_text(encoding="utf-8").splitlines()
-            data[mode] = [json.loads(line) for line in lines]
+            text = Path(f"{prefix}.{mode}.jsonl").read_bytes()
+            if hashlib.sha256(text).hexdigest() != data["summary"][mode]["records_sha256"]:
+                raise ValueError(f"{prefix}.{mode}.jsonl is not the file its summary was made from; evaluate again")
+            data[mode] = [json.loads(line) for line in text.decode("utf-8").split("\n") if line]
     return data
 
 
 def check_comparable(evaluations: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises ValueError when two evaluations were scored by another reward file, on another set or by other weights."""
-    for key in ("reward_sha256", "data_sha256", "weights", "gates"):
+    for key in COMPARED:
         values = {label: json.dumps(item["summary"][key], sort_keys=True) for label, item in evaluations.items()}
         if len(set(values.values())) > 1:
             raise ValueError(f"these evaluations differ in {key}: {values}; evaluate them again under one {key}")

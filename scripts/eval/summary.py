@@ -45,7 +45,15 @@ def part_values(records: Sequence[Record], part: str) -> list[float | None]:
 
 def needs_keywords(golden: Mapping[str, Any]) -> bool:
     """Whether retrieval is judged: the golden names something to look for."""
-    return bool(golden["must_have"]) or bool(golden["category_anchor"])
+    return any(term.strip() for term in [*golden["must_have"], golden["category_anchor"]])
+
+
+def abstains_on_category(plan: Mapping[str, Any] | None) -> bool:
+    """Whether the plan says that the category cannot be known: null or blank. A missing key says nothing."""
+    if plan is None or "category" not in plan:
+        return False
+    category = plan["category"]
+    return category is None or (isinstance(category, str) and not category.strip())
 
 
 def summarise(records: Sequence[Record]) -> dict[str, Any]:
@@ -62,11 +70,12 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
         parts[part] = {"mean": float(np.mean(values)) if values else None, "completions": len(values)}
     needed = [s for record in records if needs_keywords(record["golden"]) for s in record["samples"]]
     given = [s for s in needed if s["plan"] is not None and not s["breakdown"]["empty_keywords"]]
-    should_abstain = [s for record in records if record["golden"]["category"] is None for s in record["samples"]]
-    abstained = [s for s in samples if s["plan"] is not None and not s["plan"].get("category")]
-    correct = [s for s in should_abstain if s["plan"] is not None and not s["plan"].get("category")]
+    should_abstain = [s for record in records if abstains_on_category(record["golden"]) for s in record["samples"]]
+    abstained = [s for s in samples if abstains_on_category(s["plan"])]
+    correct = [s for s in should_abstain if abstains_on_category(s["plan"])]
     expected = [s for record in records if record["golden"]["exclude_expected"] for s in record["samples"]]
-    stated = [s for s in expected if s["plan"] is not None and not s["breakdown"]["exclusion_missed"]]
+    hidden = ("exclusion_missed", "evidence_faked")  # an exclusion on made-up evidence is none
+    stated = [s for s in expected if s["plan"] is not None and not any(s["breakdown"][flag] for flag in hidden)]
     low, high = bootstrap_interval(totals)
     return {
         "records": len(records),

@@ -80,7 +80,9 @@ def load(argument: str) -> Dataset:
     path = local_path(argument)
     data = path.read_bytes()
     rows = []
-    for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), start=1):
+    for number, line in enumerate(data.decode("utf-8", errors="replace").split("\n"), start=1):
+        if not line.strip():
+            continue  # the end of the file
         try:
             row = json.loads(line)
         except ValueError as error:
@@ -105,6 +107,13 @@ def problems(dataset: Dataset, purpose: str, reward: Reward, style: str) -> list
     found: list[str] = []
     for number, row in enumerate(dataset.rows, start=1):
         found += [f"{dataset.path}:{number}: {text}" for text in _row_problems(row, purpose, reward, other_prompts)]
+    counts = Counter(str(row.get("id")) for row in dataset.rows)
+    repeated = sorted(name for name, count in counts.items() if count > 1)
+    if repeated and purpose not in SFT_PURPOSES:
+        found.append(
+            f"{dataset.path}: column id: {len(repeated)} ids stand in several rows, as {repeated[0]}: a group of"
+            " completions is told by its id, so each row needs its own"
+        )
     if len(found) > MOST_SHOWN:
         return [*found[:MOST_SHOWN], f"{dataset.path}: {len(found) - MOST_SHOWN} more problems"]
     return found
