@@ -1,5 +1,6 @@
 """Fixtures that cost minutes and are therefore made once: the nano world and a LoRA adapter trained a few steps."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -28,12 +29,31 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture(scope="session")
-def sft(world: World) -> Path:
-    """A LoRA adapter after a few SFT steps, made by the launcher."""
+def base(world: World) -> Path:
+    """The nano model after it learned 16 requests by heart: its rollouts on them parse, search and differ in reward."""
+    rows = [row for row in world.rows("sft.jsonl") if json.loads(row["golden_json"])["must_have"]][:16]
+    learnt = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (world.folder / "learnt.jsonl").write_text(learnt, encoding="utf-8")
+    out = world.folder / "base"
+    run(
+        ["bash", "run_sft_planner.sh", "--tuner_type", "full", "--learning_rate", "2e-3", "--max_steps", "150"]
+        + ["--max_length", "256", "--save_only_model", "true", "--output_dir", str(out)],
+        {**world.environment, "PLANNER_SFT_DATA": str(world.folder / "learnt.jsonl")},
+    )
+    return out / "last-checkpoint"
+
+
+@pytest.fixture(scope="session")
+def sft(world: World, base: Path) -> Path:
+    """A LoRA adapter on it after a few SFT steps, made by the launcher."""
     out = world.folder / "sft"
     run(
         ["bash", "run_sft_planner.sh", "--max_steps", "4", "--learning_rate", "1e-3", "--save_strategy", "steps"]
         + ["--save_steps", "4", "--max_length", "256", "--output_dir", str(out)],
-        {**world.environment, "PLANNER_SFT_DATA": str(world.folder / "sft.jsonl")},
+        {
+            **world.environment,
+            "PLANNER_MODEL": str(base),
+            "PLANNER_SFT_DATA": str(world.folder / "learnt.jsonl"),
+        },
     )
     return out / "checkpoint-4"

@@ -24,7 +24,9 @@ def steps_scored(run_dir: Path) -> int:
     return len(log.read_text(encoding="utf-8").splitlines()) if log.is_file() else 0
 
 
-def start_training(world: World, sft: Path, out: Path, *more: str, **variables: str) -> subprocess.Popen[str]:
+def start_training(
+    world: World, base: Path, sft: Path, out: Path, *more: str, **variables: str
+) -> subprocess.Popen[str]:
     """GRPO on two ranks, one group of 8 split between them at each step."""
     return subprocess.Popen(
         ["bash", "run_grpo_planner.sh", "--max_steps", "500", "--eval_strategy", "no", "--max_length", "256"]
@@ -34,6 +36,7 @@ def start_training(world: World, sft: Path, out: Path, *more: str, **variables: 
         env={
             **clean_environment(),
             **world.environment,
+            "PLANNER_MODEL": str(base),
             "PLANNER_SFT_ADAPTER": str(sft),
             "PLANNER_TRAIN_DATA": str(world.folder / "grpo.jsonl"),
             "PLANNER_WATCH_DATA": str(world.folder / "watch.jsonl"),
@@ -52,7 +55,7 @@ def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-def test_a_killed_store_ends_the_run_within_its_budget(world: World, sft: Path, tmp_path: Path) -> None:
+def test_a_killed_store_ends_the_run_within_its_budget(world: World, base: Path, sft: Path, tmp_path: Path) -> None:
     server = subprocess.Popen(
         [sys.executable, str(ROOT / "tests" / "qdrant_server.py"), "--store", str(world.folder / "store")],
         stdout=subprocess.PIPE,
@@ -61,7 +64,9 @@ def test_a_killed_store_ends_the_run_within_its_budget(world: World, sft: Path, 
     assert server.stdout is not None
     url = server.stdout.readline().strip()
     out = tmp_path / "run"
-    trainer = start_training(world, sft, out, "--save_steps", "1", QDRANT_URL=url, PLANNER_RETRY_SECONDS=str(BUDGET_S))
+    trainer = start_training(
+        world, base, sft, out, "--save_steps", "1", QDRANT_URL=url, PLANNER_RETRY_SECONDS=str(BUDGET_S)
+    )
     try:
         deadline = time.monotonic() + LIMIT_S
         while steps_scored(out) < KILL_AFTER and trainer.poll() is None and time.monotonic() < deadline:
@@ -89,11 +94,11 @@ def test_a_killed_store_ends_the_run_within_its_budget(world: World, sft: Path, 
 
 
 @pytest.mark.slow
-def test_a_rank_that_raises_takes_the_other_down(world: World, sft: Path, tmp_path: Path) -> None:
+def test_a_rank_that_raises_takes_the_other_down(world: World, base: Path, sft: Path, tmp_path: Path) -> None:
     """Rank 1 cannot write its trace: rank 0, which waits for its rows, must not wait for ever."""
     out = tmp_path / "run"
     (out / "reward_trace.rank1.jsonl").mkdir(parents=True)
-    trainer = start_training(world, sft, out)
+    trainer = start_training(world, base, sft, out)
     try:
         printed, _ = trainer.communicate(timeout=LIMIT_S)
     finally:
