@@ -962,7 +962,7 @@ def test_a_golden_record_that_does_not_parse_names_the_row(text: str) -> None:
 
 
 def test_an_error_shows_at_most_120_characters_of_a_value() -> None:
-    for length, shown in ((118, f"'{'x' * 118}'"), (119, f"'{'x' * 116}...")):
+    for length, shown in ((4, "'xxxx'"), (118, f"'{'x' * 118}'"), (119, f"'{'x' * 116}...")):
         with pytest.raises(ValueError, match="status") as caught:
             parse_golden(golden(status="x" * length))
         assert f" is {shown}: one of" in str(caught.value)

@@ -229,6 +229,7 @@ NEGATED = [
     ("跑鞋", "imitationimitation跑鞋", True, "only the end of a long one"),
     ("跑鞋", "nos 跑鞋", False, "plural folded"),
     ("跑鞋", "not " + "…" * 40 + " 跑鞋", False, "any amount of punctuation"),
+    ("跑鞋", "无跑鞋，", False, "at the beginning of the text"),
     ("跑鞋", "，跑鞋无，", True, "nothing stands before it: the end of the text is not beside its beginning"),
     ("酒精", "5G无酒精", False, "the run directly before it, where scripts meet"),
     ("酒精", "无5G酒精", True, "not the run before that"),
