@@ -12,6 +12,7 @@ from scripts.eval.summary import (
     PARTS,
     abstains_on_category,
     bootstrap_interval,
+    needs_keywords,
     paired_difference,
     part_values,
     summarise,
@@ -138,3 +139,12 @@ def test_a_file_that_is_not_the_summarys_own_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.greedy.jsonl").write_text("{}\n", encoding="utf-8")
     with pytest.raises(ValueError, match="evaluate again"):
         load(str(tmp_path / "a"))
+
+
+@pytest.mark.parametrize(
+    ("must_have", "anchor", "needed"), [([], None, False), ([], "", False), ([], "shoes", True), (["wide"], None, True)]
+)
+def test_a_golden_without_an_anchor_asks_for_keywords_only_by_its_terms(
+    must_have: list[str], anchor: str | None, needed: bool
+) -> None:
+    assert needs_keywords({"must_have": must_have, "category_anchor": anchor}) is needed

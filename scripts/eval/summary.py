@@ -45,7 +45,7 @@ def part_values(records: Sequence[Record], part: str) -> list[float | None]:
 
 def needs_keywords(golden: Mapping[str, Any]) -> bool:
     """Whether retrieval is judged: the golden names something to look for."""
-    return any(term.strip() for term in [*golden["must_have"], golden["category_anchor"]])
+    return any(term.strip() for term in [*golden["must_have"], golden["category_anchor"] or ""])  # null: no anchor
 
 
 def abstains_on_category(plan: Mapping[str, Any] | None) -> bool:
