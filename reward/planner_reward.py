@@ -21,6 +21,7 @@ import json
 import math
 import os
 import re
+import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -759,8 +760,8 @@ def check_weights(weights: Mapping[str, float]) -> dict[str, float]:
     for name, weight in weights.items():
         if name not in DIMENSIONS:
             raise ValueError(f"reward weight {name!r} is unknown: the names are {', '.join(DIMENSIONS)}")
-        if not _is_number(weight) or weight < 0:
-            raise ValueError(f"reward weight {name}={weight!r}: a finite number of 0 or more is expected")
+        if not _is_number(weight) or not 0 <= weight <= sys.float_info.max:
+            raise ValueError(f"reward weight {name}={_shown(weight)}: a finite number of 0 or more is expected")
     mixed = {name: float(weights.get(name, DEFAULT_WEIGHTS[name])) for name in DIMENSIONS}
     largest = max(mixed.values())
     if largest == 0:
@@ -800,6 +801,8 @@ def _named_weights(text: str) -> dict[str, float]:
         if name in named:
             raise ValueError(f"{name!r} stands twice")
         try:
+            if "_" in value:  # float() takes Python's digit grouping: 1_0 would silently be 10
+                raise ValueError
             named[name] = float(value)
         except ValueError:
             raise ValueError(f"{name}={value!r}: a number is expected") from None

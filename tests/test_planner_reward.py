@@ -811,6 +811,7 @@ def test_weights_from_env(variable: str, mix: tuple[float, ...], reason: str) ->
         ("field=inf", "inf", "not finite"),
         ("field=1e999", "inf", "overflows"),
         ("field=much", "much", "no number"),
+        ("field=1_0", "1_0", "Python's digit grouping is no number of a shell variable"),
         ("field=", "field", "no number"),
         ("field", "field", "no ="),
         ("field=0.4,", "name=number", "an empty item"),
@@ -843,7 +844,7 @@ def test_unset_variables_are_the_defaults() -> None:
 @pytest.mark.parametrize(
     "weights",
     [
-        {"field": -0.1}, {"field": math.nan}, {"field": math.inf}, {"field": "1"}, {"field": True},
+        {"field": -0.1}, {"field": 10**400}, {"field": math.nan}, {"field": math.inf}, {"field": "1"}, {"field": True},
         {"total": 1},
         dict.fromkeys(DIMENSIONS, 0),
     ],
