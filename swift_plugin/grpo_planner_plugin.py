@@ -96,7 +96,10 @@ class BatchScorer:
             "ms": max(part["ms"] for _, part in gathered),  # ranks score side by side: a step waits for the slowest
         }
         this_pass = (step, "+".join(splits))
-        if self._pass is not None and self._pass != this_pass:
+        # A gathered batch holds whole groups, so a prompt that comes again begins another pass (a last evaluation at
+        # a step that had one already).
+        repeats = {row.group for row in self._pass_rows} & {row.group for row in rows}
+        if self._pass is not None and (self._pass != this_pass or repeats):
             self._flush_pass()
         if splits == [TRAIN_SPLIT]:
             self._emit(this_pass, rows, cost)

@@ -117,5 +117,8 @@ def build_world(folder: Path) -> LaunchWorld:
     write_rows(world.watch, [row(n, split="watch") for n in range(16)])
     build_store(folder / "store")
     build(world.sft, world.model, seed=1)
+    config = world.model / "config.json"  # the nano model is made for the short prompt; these rows hold the full one
+    sizes = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps({**sizes, "max_position_embeddings": 2048}), encoding="utf-8")
     write_adapter(world.adapter)
     return world

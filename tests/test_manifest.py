@@ -32,6 +32,12 @@ def environment(world: LaunchWorld, **changes: str) -> dict[str, str]:
     return {**clean_environment(), **world.variables, **changes}
 
 
+def test_swifts_row_limit_stands_beside_the_files_rows(world: LaunchWorld) -> None:
+    made = build("grpo", ["--dataset", f"{world.train}#2", "--output_dir", "runs/x"], environment(world))
+    (train,) = made["datasets"]["train"]
+    assert (train["rows"], train["taken"]) == (5, 2)
+
+
 def test_a_grpo_run_is_described(world: LaunchWorld) -> None:
     made = build(
         "grpo",

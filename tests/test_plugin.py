@@ -108,16 +108,18 @@ def test_train_batches_are_logged_at_once_and_an_evaluation_pass_as_one_line(run
     reward = make(run_dir)["planner_reward"]
     reward(list(BATCH), **columns(4, step=1))
     reward(list(BATCH), **columns(4, split="watch", step=1))
-    reward(list(BATCH[:2]), **columns(2, split="watch", step=1))
+    reward(list(BATCH[:2]), **columns(2, split="watch", step=1, id=["c", "c"]))
+    reward(list(BATCH[:2]), **columns(2, split="watch", step=1))  # prompt a again: another evaluation at this step
     reward(list(BATCH), **columns(4, step=2))
     lines = [json.loads(line) for line in (run_dir / plugin.STEP_LOG).read_text().splitlines()]
     assert [(line["step"], line["split"], line["completions"]) for line in lines] == [
         (1, "train", 4),
         (1, "watch", 6),
+        (1, "watch", 2),
         (2, "train", 4),
     ]
     assert lines[0]["parse_failures"] == 0.25
-    assert lines[2]["cache_hits"] == 1  # the same search again
+    assert lines[3]["cache_hits"] == 1  # the same search again
 
 
 def test_trl_and_swift_name_the_reward_alike(run_dir: Path) -> None:

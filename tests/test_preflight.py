@@ -260,6 +260,8 @@ def test_a_hub_dataset_cannot_be_checked(judge: Judge) -> None:
 
 def test_swifts_row_limit_names_a_file(judge: Judge, world: LaunchWorld) -> None:
     assert judge("grpo", "--dataset", f"{world.train}#8", "--num_generations", "8")[0] == 0
+    code, printed = judge("grpo", "--dataset", f"{world.train}#some")
+    assert code == 2 and "how many rows to take" in printed
 
 
 def test_the_prompt_of_the_rows_is_the_configured_one(judge: Judge, tmp_path: Path) -> None:

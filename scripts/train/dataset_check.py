@@ -31,14 +31,17 @@ class Dataset:
         path: the file.
         rows: its rows, in order; row n stands in line n + 1.
         sha256: of the file's bytes.
+        taken: how many rows swift draws from it, by `file#500`; None takes all.
     """
 
     path: Path
     rows: tuple[dict[str, Any], ...]
     sha256: str
+    taken: int | None = None
 
     def facts(self) -> dict[str, Any]:
-        """For the manifest: path, sha256, row count, and rows by split and by golden status."""
+        """For the manifest: path, sha256, the file's row count, how many of them swift takes, and the file's rows by
+        split and by golden status."""
         statuses = Counter(
             str(golden.get("status")) for row in self.rows if isinstance(golden := _loose_golden(row), dict)
         )
@@ -46,6 +49,7 @@ class Dataset:
             "path": str(self.path),
             "sha256": self.sha256,
             "rows": len(self.rows),
+            "taken": len(self.rows) if self.taken is None else self.taken,
             "splits": dict(Counter(str(row.get("split")) for row in self.rows)),
             "statuses": dict(statuses),
         }
@@ -92,7 +96,10 @@ def load(argument: str) -> Dataset:
         rows.append(row)
     if not rows:
         raise DatasetError(f"{path} is empty: make it again with the scripts under scripts/data")
-    return Dataset(path, tuple(rows), hashlib.sha256(data).hexdigest())
+    limit = argument.rpartition("#")[2] if str(path) != argument else ""
+    if limit and not limit.isdigit():
+        raise DatasetError(f"{argument}: after # stands how many rows to take, as {path}#500")
+    return Dataset(path, tuple(rows), hashlib.sha256(data).hexdigest(), int(limit) if limit else None)
 
 
 def problems(dataset: Dataset, purpose: str, reward: Reward, style: str) -> list[str]:
