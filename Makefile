@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SHARED := -n 2 --dist loadgroup --no-loadscope-reorder  # two processes; tests/conftest.py says who gets what
 
 .PHONY: help setup demo demo-seeds smoke test test-all mutation lint clean
 
@@ -35,10 +36,10 @@ smoke: $(READY)
 	$(BIN)/python scripts/demo/smoke.py
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(SHARED)
 
 test-all: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SHARED)
 	$(MAKE) mutation
 
 mutation: $(READY)

@@ -1,11 +1,28 @@
-"""Fixtures that cost minutes and are therefore made once: the nano world and a LoRA adapter trained a few steps."""
+"""Fixtures that cost minutes and are therefore made once: the nano world and a LoRA adapter trained a few steps.
+
+`make test` shares the tests out to two processes. Every test file stays in one of them, and so do all tests that use
+the nano world, which start first: they are the longest chain.
+"""
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 from commands import World, run
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes with two threads each would fight for two cores
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def shares_the_world(item: pytest.Item) -> bool:
+        return "world" in getattr(item, "fixturenames", ()) and not hasattr(getattr(item, "module", None), "world")
+
+    items.sort(key=lambda item: not shares_the_world(item))  # stable
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("world" if shares_the_world(item) else item.path.name))
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from scripts.demo.stages import StageFailed, run_stage, stage_seconds
+from scripts.demo.stages import StageFailed, end_children_with_me, run_stage, stage_seconds
 from scripts.demo.world import DATA_STAMPS, DEMO_SEED, LAST, RUNS, SFT_EPOCHS, SeedRun, clean_environment, data_stages
 
 
@@ -41,6 +41,7 @@ def main() -> int:
         "--epochs", type=float, default=SFT_EPOCHS, help=f"SFT epochs (default {SFT_EPOCHS}; fewer for a quick look)"
     )
     args = parser.parse_args()
+    end_children_with_me()
     dropped = clean_environment()
     if dropped:
         print(f"the demo runs on embedded defaults and ignores {', '.join(dropped)}")

@@ -12,7 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
-from scripts.demo.stages import CHECKOUT, StageFailed, run_stage
+from scripts.demo.stages import CHECKOUT, StageFailed, end_children_with_me, run_stage
 from scripts.demo.world import DATA_STAMPS, PYTHON, RUNS, clean_environment, data_stages
 
 SEEDS = (42, 43, 44)
@@ -48,6 +48,7 @@ def main() -> int:
         "--jobs", type=int, default=1, help="seeds side by side, sharing the cores, output to files (default 1)"
     )
     args = parser.parse_args()
+    end_children_with_me()
     # The world is shared: made once here, so that seeds side by side only read it.
     dropped = clean_environment()
     if dropped:

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from scripts.demo.stages import StageFailed, run_stage
+from scripts.demo.stages import StageFailed, end_children_with_me, run_stage
 from scripts.demo.world import DATA_STAMPS, DEMO_SEED, RUNS, SeedRun, clean_environment, data_stages
 
 STEPS = 50
@@ -53,6 +53,7 @@ def main() -> int:
     )
     parser.add_argument("--steps", type=int, default=STEPS, help=f"GRPO steps (default {STEPS})")
     args = parser.parse_args()
+    end_children_with_me()
     dropped = clean_environment()
     if dropped:
         print(f"the smoke run uses embedded defaults and ignores {', '.join(dropped)}")

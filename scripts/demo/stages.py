@@ -14,8 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
+
+import psutil
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 
@@ -95,6 +99,22 @@ def run_stage(stage: Stage, stamps: Path) -> int:
 def stage_seconds(name: str, stamps: Path) -> float:
     """How long the finished stage `name` took, in seconds."""
     return float(json.loads((stamps / f"{name}.json").read_text(encoding="utf-8"))["seconds"])
+
+
+def end_children_with_me() -> None:
+    """From now on SIGTERM and SIGHUP end everything this process started, however deep, and then the process.
+
+    Stages run in sessions of their own, so without this a killed demo would leave a training run behind.
+    """
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.send_signal(signal.SIGTERM)
+        sys.exit(128 + number)
+
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, end)
 
 
 def _tee(stage: Stage, log_file: Path) -> int:

@@ -1,0 +1,103 @@
+"""The demo's stage runner with real commands: done work is kept, failures say so, nothing is left running."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scripts.demo import stages
+from scripts.demo.stages import Stage, StageFailed, run_stage, stage_seconds
+
+
+@pytest.fixture(autouse=True)
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stages run in the checkout and name their inputs relative to it."""
+    monkeypatch.setattr(stages, "CHECKOUT", tmp_path)
+    (tmp_path / "in").write_text("one")
+    return tmp_path
+
+
+def copy(folder: Path, name: str = "copy", then: str = "", **more: object) -> Stage:
+    script = f"cp in out; echo ran >> runs; {then}"
+    return Stage(name, ["bash", "-c", script], [folder / "in"], [folder / "out"], **more)  # type: ignore[arg-type]
+
+
+def runs(folder: Path) -> int:
+    return len((folder / "runs").read_text().splitlines())
+
+
+def test_a_finished_stage_is_kept_until_something_it_reads_changes(checkout: Path) -> None:
+    stamps = checkout / "stamps"
+    assert run_stage(copy(checkout), stamps) == run_stage(copy(checkout), stamps) == 0
+    assert runs(checkout) == 1
+    assert stage_seconds("copy", stamps) > 0
+    (checkout / "in").write_text("two")
+    run_stage(copy(checkout), stamps)
+    assert runs(checkout) == 2, "an input changed"
+    run_stage(copy(checkout, env={"PLANNER_PROMPT": "short"}), stamps)
+    assert runs(checkout) == 3, "a variable changed"
+    run_stage(copy(checkout, then=":"), stamps)
+    assert runs(checkout) == 4, "the command changed"
+    (checkout / "out").unlink()
+    run_stage(copy(checkout, then=":"), stamps)
+    assert runs(checkout) == 5, "its output is gone"
+
+
+def test_a_failed_stage_names_its_code_and_runs_again(checkout: Path) -> None:
+    with pytest.raises(StageFailed, match="ended with 3") as caught:
+        run_stage(copy(checkout, then="exit 3"), checkout / "stamps")
+    assert caught.value.code == 3
+    with pytest.raises(StageFailed):
+        run_stage(copy(checkout, then="exit 3"), checkout / "stamps")
+    assert runs(checkout) == 2
+
+
+def test_only_a_verdict_stage_may_end_with_1(checkout: Path) -> None:
+    assert run_stage(copy(checkout, then="exit 1", verdict=True), checkout / "stamps") == 1
+    assert run_stage(copy(checkout, then="exit 1", verdict=True), checkout / "stamps") == 1
+    assert runs(checkout) == 1, "a bad verdict is an answer: it is kept"
+    with pytest.raises(StageFailed):
+        run_stage(copy(checkout, "other", then="exit 1"), checkout / "stamps")
+
+
+def test_a_command_that_leaves_no_output_is_a_failure(checkout: Path) -> None:
+    with pytest.raises(StageFailed, match="did not write"):
+        run_stage(copy(checkout, then="rm out"), checkout / "stamps")
+
+
+def test_a_half_finished_try_is_cleared(checkout: Path) -> None:
+    (checkout / "old").mkdir()
+    run_stage(copy(checkout, clear=[checkout / "old"]), checkout / "stamps")
+    assert not (checkout / "old").exists()
+
+
+def test_a_missing_input_is_named(checkout: Path) -> None:
+    (checkout / "in").unlink()
+    with pytest.raises(FileNotFoundError, match="stage copy reads"):
+        run_stage(copy(checkout), checkout / "stamps")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_killed_runner_takes_its_stage_with_it(checkout: Path, number: signal.Signals) -> None:
+    program = (
+        "from pathlib import Path\n"
+        "from scripts.demo.stages import Stage, end_children_with_me, run_stage\n"
+        "end_children_with_me()\n"
+        f"run_stage(Stage('sleep', ['bash', '-c', 'sleep 321 & echo $! > {checkout}/pid; wait'], [], []),"
+        f" Path('{checkout}/stamps'))\n"
+    )
+    runner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 30
+    while not (checkout / "pid").exists() or not (checkout / "pid").read_text().strip():
+        assert time.monotonic() < deadline and runner.poll() is None
+        time.sleep(0.05)
+    sleeper = psutil.Process(int((checkout / "pid").read_text()))
+    os.kill(runner.pid, number)
+    assert runner.wait(timeout=30) == 128 + number
+    psutil.wait_procs([sleeper], timeout=10)
+    assert not sleeper.is_running()
