@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts.eval.result_table import COMPARED, check_comparable, load, table, verdict
+from scripts.eval.evaluation_files import COMPARED, check_comparable, json_text, load
+from scripts.eval.result_table import table, verdict
 from scripts.eval.summary import (
     PARTS,
     abstains_on_category,
     bootstrap_interval,
+    earlier_category_kept,
     needs_keywords,
     paired_difference,
     part_values,
+    spread,
     summarise,
 )
 
@@ -148,3 +151,54 @@ def test_a_golden_without_an_anchor_asks_for_keywords_only_by_its_terms(
     must_have: list[str], anchor: str | None, needed: bool
 ) -> None:
     assert needs_keywords({"must_have": must_have, "category_anchor": anchor}) is needed
+
+
+@pytest.mark.parametrize(
+    ("totals", "unable", "unsteady", "reading"),
+    [
+        ([[0.9, 0.9]], 0, 0, "neither"),
+        ([[0.9, 0.5]], 0, 1, "unsteady more"),
+        ([[0.5, 0.6]], 1, 0, "unable more"),
+        ([[0.5, 0.5], [0.9, -1.0]], 1, 1, "as often"),
+        ([[0.9, 0.75]], 0, 0, "neither"),  # the mean lies 0.075 below: that is steady
+        ([[0.8, 0.6]], 0, 1, "unsteady more"),  # 0.8 is reached, and the mean lies 0.1 below
+    ],
+)
+def test_the_best_of_k_tells_unable_from_unsteady(
+    totals: list[list[float]], unable: int, unsteady: int, reading: str
+) -> None:
+    records = [record(str(i), *(sample(total, PLAN) for total in given)) for i, given in enumerate(totals)]
+    found = spread(records)
+    assert (found["unable"]["count"], found["unsteady"]["count"]) == (unable, unsteady)
+    assert reading in found["reading"]
+    assert found["best_of_k"]["mean"] == pytest.approx(sum(max(given) for given in totals) / len(totals))
+    assert found["mean_of_k"] == summarise(records)["reward"]["mean"]
+
+
+def test_records_with_fewer_samples_are_counted() -> None:
+    found = spread([record("a", sample(0.9, PLAN), sample(0.9, PLAN)), record("b", sample(0.9, PLAN))])
+    assert (found["k"], found["short"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "rendered", "golden", "kept", "reason"),
+    [
+        ("要防水的", True, GOLDEN, (1, 2), "one of two samples keeps what only the earlier turn says"),
+        ("要防水的", False, GOLDEN, (0, 0), "the prompt did not show the earlier turn"),
+        ("换成跑鞋", True, GOLDEN, (0, 0), "this turn says it itself"),
+        ("要防水的", True, UNKNOWN, (0, 0), "the earlier turns do not tell"),
+    ],
+)
+def test_keeping_the_earlier_category(
+    text: str, rendered: bool, golden: dict[str, Any], kept: tuple[int, int], reason: str
+) -> None:
+    one = record("a", sample(0.9, PLAN, category=1.0), sample(0.5, {"category": ""}, category=0.0), golden=golden)
+    found = earlier_category_kept([{**one, "text": text, "context_rendered": rendered}])
+    assert (found["count"], found["of"]) == kept, reason
+
+
+def test_a_lone_surrogate_of_a_model_is_written_as_an_escape(tmp_path: Path) -> None:
+    value = {"completion": "跑\ud800鞋"}
+    (tmp_path / "x.json").write_text(json_text(value), encoding="utf-8")
+    assert "跑" in json_text(value)
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == value

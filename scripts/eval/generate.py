@@ -4,6 +4,8 @@ The engine encodes prompts exactly as training does (template `qwen3_nothinking`
 speaks of the model that was trained and not of another prompt.
 """
 
+import importlib.util
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,34 +18,46 @@ MAX_NEW_TOKENS = 256
 # open there, and transformers then takes 50.
 SAMPLE_TEMPERATURE, SAMPLE_TOP_P, SAMPLE_TOP_K = 1.0, 0.95, 50
 SEQUENCES_PER_BATCH = 64
+BACKENDS = ("transformers", "vllm")
+VLLM_SMALLEST_RANK = 8
 
 logger = logging.getLogger("planner")
 
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model folder, with or without a LoRA adapter folder."""
+    """A model folder, with or without a LoRA adapter folder, and what runs it: one of BACKENDS."""
 
     model: str
     adapter: str | None = None
+    backend: str = "transformers"
 
     def load(self) -> Any:
-        """The ms-swift engine; raises FileNotFoundError for a folder that is not there."""
-        from swift.infer_engine import TransformersEngine
-
+        """The ms-swift engine; raises FileNotFoundError for a folder that is not there, ValueError without vLLM."""
         for folder in (self.model, self.adapter):
             if folder and ("/" in folder or folder.startswith(".")) and not Path(folder).exists():
                 raise FileNotFoundError(f"{folder} does not exist; train it first, or name a model of the hub")
-        return TransformersEngine(
-            self.model,
-            adapters=[self.adapter] if self.adapter else None,
-            max_batch_size=0,
-            template_type=TEMPLATE,
-            model_type=_model_type(self.model),
-        )
+        adapters = [self.adapter] if self.adapter else None
+        given: dict[str, Any] = {"template_type": TEMPLATE, "model_type": model_type(self.model)}
+        if self.backend == "vllm":
+            if importlib.util.find_spec("vllm") is None:
+                raise ValueError("vllm is not installed here: pip install the extra 'gpu', or leave out --backend vllm")
+            from swift.infer_engine import VllmEngine
+
+            rank = vllm_lora_rank(self.adapter) if self.adapter else VLLM_SMALLEST_RANK
+            return VllmEngine(self.model, adapters=adapters, max_lora_rank=rank, **given)
+        from swift.infer_engine import TransformersEngine
+
+        return TransformersEngine(self.model, adapters=adapters, max_batch_size=0, **given)
 
 
-def _model_type(model: str) -> str | None:
+def vllm_lora_rank(adapter: str) -> int:
+    """The smallest `max_lora_rank` vLLM allows that holds the adapter: powers of two, from 8 up."""
+    config = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))
+    return max(VLLM_SMALLEST_RANK, 1 << (int(config["r"]) - 1).bit_length())
+
+
+def model_type(model: str) -> str | None:
     """ms-swift cannot tell Qwen3 variants apart by the config of a local folder: the kit's template decides."""
     return "qwen3" if Path(model).is_dir() else None
 
@@ -56,7 +70,7 @@ def generate(
     Args:
         engine: what `LocalModel.load` returned.
         prompts: chat messages without an answer.
-        seed: seeds torch before the first batch; greedy decoding does not depend on it.
+        seed: seeds torch before the first batch, and vLLM's requests; greedy decoding does not depend on it.
         label: text of the progress bar.
 
     Returns: a list per prompt, in order.
@@ -73,6 +87,7 @@ def generate(
         top_p=1.0 if greedy else SAMPLE_TOP_P,
         top_k=SAMPLE_TOP_K,
         n=max(1, samples),
+        seed=None if greedy else seed,
     )
     size = max(1, SEQUENCES_PER_BATCH // max(1, samples))
     completions: list[list[str]] = []

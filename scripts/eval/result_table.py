@@ -5,40 +5,17 @@ named in words, so that a total that rose cannot hide it. Exit 1 when the reward
 """
 
 import argparse
-import hashlib
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.eval.evaluation_files import MODES, check_comparable, json_text, load, write_atomically
 from scripts.eval.summary import PARTS, bootstrap_interval, paired_difference, part_values
 
-MODES = ("greedy", "samples")
-COMPARED = ("reward_sha256", "data_sha256", "weights", "gates", "store", "encoder")
 SHARES = ("format_rate", "keywords_where_needed", "exclusions_where_expected")  # what the reward's total may hide
 SHARE_FALL = 0.05  # a count that lost more than a twentieth is named
 FALL = 0.01  # a part that lost more than this is named; below it a dev set of 92 shows rounding
-
-
-def load(prefix: str) -> dict[str, Any]:
-    """Summary and records of one evaluation; raises FileNotFoundError naming the file that is gone."""
-    data: dict[str, Any] = {"summary": json.loads(Path(f"{prefix}.summary.json").read_text(encoding="utf-8"))}
-    for mode in MODES:
-        if mode in data["summary"]:
-            text = Path(f"{prefix}.{mode}.jsonl").read_bytes()
-            if hashlib.sha256(text).hexdigest() != data["summary"][mode]["records_sha256"]:
-                raise ValueError(f"{prefix}.{mode}.jsonl is not the file its summary was made from; evaluate again")
-            data[mode] = [json.loads(line) for line in text.decode("utf-8").split("\n") if line]
-    return data
-
-
-def check_comparable(evaluations: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises ValueError when two evaluations were scored by another reward file, on another set or by other weights."""
-    for key in COMPARED:
-        values = {label: json.dumps(item["summary"][key], sort_keys=True) for label, item in evaluations.items()}
-        if len(set(values.values())) > 1:
-            raise ValueError(f"these evaluations differ in {key}: {values}; evaluate them again under one {key}")
 
 
 def row(label: str, mode: str, summary: Mapping[str, Any]) -> list[str]:
@@ -139,10 +116,7 @@ def main() -> int:
         print("  " + ("; ".join(result["fell"]) if result["fell"] else kept))
     args.json.parent.mkdir(parents=True, exist_ok=True)
     summaries = {label: item["summary"] for label, item in evaluations.items()}
-    args.json.write_text(
-        json.dumps({"table": text, "summaries": summaries, "verdicts": verdicts}, ensure_ascii=False, indent=1) + "\n",
-        encoding="utf-8",
-    )
+    write_atomically(args.json, json_text({"table": text, "summaries": summaries, "verdicts": verdicts}))
     return 0 if all(result["rose"] for result in verdicts.values()) else 1
 
 

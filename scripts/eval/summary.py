@@ -1,7 +1,6 @@
 """What an evaluation says: pure functions from scored records to a summary, with bootstrap intervals.
 
-A record is one line of an evaluation file: `id`, `family`, `golden` (a dict) and `samples`, a list of
-`{"completion", "plan", "issues", "breakdown", "titles"}`. Greedy files hold one sample a record.
+A record is one line of an evaluation file, as scripts/eval/evaluation_files.py describes it.
 Intervals are percentile bootstraps over records (not over samples: eight samples of one prompt are not eight prompts).
 """
 
@@ -13,6 +12,8 @@ import numpy as np
 BOOTSTRAP_RESAMPLES = 10_000
 BOOTSTRAP_SEED = 20_000
 INTERVAL = 95
+GOOD_REWARD = 0.8  # about what the bare category word gets: a completion below it missed something that was asked
+UNSTEADY_GAP = 0.1  # how far the mean of a record's samples lies below its best before that is called unsteady
 PARTS = ("retrieval", "field_score", "format", "econ", "category", "domains_f1", "budget")
 
 Record = Mapping[str, Any]
@@ -76,22 +77,70 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
     expected = [s for record in records if record["golden"]["exclude_expected"] for s in record["samples"]]
     hidden = ("exclusion_missed", "evidence_faked")  # an exclusion on made-up evidence is none
     stated = [s for s in expected if s["plan"] is not None and not any(s["breakdown"][flag] for flag in hidden)]
+    kept = earlier_category_kept(records)
     low, high = bootstrap_interval(totals)
     return {
         "records": len(records),
         "completions": len(samples),
         "reward": {"mean": float(np.mean(totals)), "low": low, "high": high, "interval_percent": INTERVAL},
         "parts": parts,
-        "parse_rate": _share(sum(s["plan"] is not None for s in samples), len(samples)),
-        "format_rate": _share(sum(s["breakdown"]["format"] == 1.0 for s in samples), len(samples)),
-        "keywords_where_needed": _share(len(given), len(needed)),
-        "exclusions_where_expected": _share(len(stated), len(expected)),
-        "abstentions_of_all_records": _share(len(abstained), len(samples)),
-        "correct_abstentions_of_those_that_should": _share(len(correct), len(should_abstain)),
+        "parse_rate": share(sum(s["plan"] is not None for s in samples), len(samples)),
+        "format_rate": share(sum(s["breakdown"]["format"] == 1.0 for s in samples), len(samples)),
+        "keywords_where_needed": share(len(given), len(needed)),
+        "exclusions_where_expected": share(len(stated), len(expected)),
+        "abstentions_of_all_records": share(len(abstained), len(samples)),
+        "correct_abstentions_of_those_that_should": share(len(correct), len(should_abstain)),
+        "earlier_category_kept": kept,
     }
 
 
-def _share(count: int, of: int) -> dict[str, float | int | None]:
+def earlier_category_kept(records: Sequence[Record]) -> dict[str, float | int | None]:
+    """Of completions that saw an earlier turn and whose golden category only it can tell: how many plans name it.
+
+    Only it can tell: the category does not stand in this turn's words. Where the context was rendered into the prompt,
+    keeping its category is right and abstaining is not; `abstentions_of_all_records` alone would call both drift.
+    """
+    asked = [
+        (record, sample)
+        for record in records
+        if record.get("context_rendered")
+        and (record["golden"]["category"] or "").strip()
+        and record["golden"]["category"] not in record["text"]
+        for sample in record["samples"]
+    ]
+    return share(sum(sample["breakdown"]["category"] == 1.0 for _, sample in asked), len(asked))
+
+
+def spread(records: Sequence[Record]) -> dict[str, Any]:
+    """Mean and best of a record's k samples, and what they say together: is the model unable, or unsteady?
+
+    A record is *unable* when its best sample stays below GOOD_REWARD, and *unsteady* when the best reaches it and the
+    mean lies UNSTEADY_GAP or more below. `k` is the most samples a record has; `short` counts records with fewer,
+    which a failed call leaves behind.
+    """
+    k = max(len(record["samples"]) for record in records)
+    means = record_totals(records)
+    best = [max(sample["breakdown"]["total"] for sample in record["samples"]) for record in records]
+    unable = sum(top < GOOD_REWARD for top in best)
+    unsteady = sum(top >= GOOD_REWARD and top - mean >= UNSTEADY_GAP for top, mean in zip(best, means, strict=True))
+    cause = "unable more often than unsteady" if unable > unsteady else "unsteady more often than unable"
+    if unable == unsteady:
+        cause = "unable as often as unsteady" if unable else "neither unable nor unsteady"
+    low, high = bootstrap_interval(best)
+    return {
+        "k": k,
+        "short": sum(len(record["samples"]) < k for record in records),
+        "mean_of_k": float(np.mean(means)),
+        "best_of_k": {"mean": float(np.mean(best)), "low": low, "high": high},
+        "unable": share(unable, len(records)),
+        "unsteady": share(unsteady, len(records)),
+        "reading": f"{cause}: best of {k} below {GOOD_REWARD} on {unable} of {len(records)} records, and on {unsteady} "
+        f"it gets there while the mean lies {UNSTEADY_GAP} or more below",
+    }
+
+
+def share(count: int, of: int) -> dict[str, float | int | None]:
+    """A count with its denominator, which is never left to guess; the share is None where there is nothing to count."""
     return {"count": count, "of": of, "share": count / of if of else None}
 
 

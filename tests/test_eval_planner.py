@@ -1,0 +1,247 @@
+"""eval_planner.py end to end: a real chat endpoint over HTTP, the real environment and store, real local models."""
+
+import hashlib
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import ChatServer, Reply
+from commands import run
+from faulty_http import Fault
+from small_world import TEXT, build_store, golden, plan
+
+from scripts.eval.eval_planner import main
+from scripts.eval.evaluation_files import load
+from swift_plugin.prompts import build_messages
+
+GOOD = plan("waterproof running shoes", "waterproof trainers")
+KEY = "sk-very-secret-7"
+FAST = {"PLANNER_REQUEST_SECONDS": "4", "PLANNER_RETRY_SECONDS": "4"}  # for failures that stay
+STALL_S = 60  # the server gives up earlier, when it is stopped
+
+
+def row(number: int, text: str = "", prior: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
+    said = text or f"{TEXT}{number}号"
+    return {
+        "id": f"dev-{number}",
+        "messages": build_messages(said, prior, "short"),
+        "text": said,
+        "prior_context": list(prior),
+        "family": "attribute",
+        "split": "dev92",
+        "golden_json": golden(**changes),
+    }
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_store(tmp_path_factory.mktemp("index") / "store")
+
+
+def evaluate(
+    server: ChatServer, data: Path, out: Path, store: Path, *more: str, code: int = 0, **environment: str
+) -> str:
+    return run(
+        [sys.executable, "scripts/eval/eval_planner.py", "--endpoint", server.base_url, "--model", "m"]
+        + ["--data", str(data), "--out", str(out), *more],
+        {"PLANNER_STORE_DIR": str(store), **environment},
+        code=code,
+    )
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def number_of(text: str) -> str:
+    """The record's number in a test row's words."""
+    return "".join(character for character in text if character.isdigit())
+
+
+@pytest.fixture(scope="module")
+def faulty(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One evaluation of ten records, of which every kind of failure takes one; greedy and 2 samples."""
+    folder = tmp_path_factory.mktemp("faulty")
+    rows = [row(number) for number in range(9)]
+    rows.append(row(9, "要红色的9", ("想买跑鞋",), must_have=["leather"]))
+    data = write_rows(folder / "dev.jsonl", rows)
+
+    def script(model: str, text: str, count: int) -> Reply | str:
+        match number_of(text):
+            case "1":
+                return Reply(status=500)
+            case "2":
+                return Reply(status=429)
+            case "3":
+                return Reply(content=GOOD, stall_s=STALL_S)
+            case "4":
+                return Reply(content="")
+            case "5":
+                return Reply(content=GOOD[: len(GOOD) // 2])  # cut by the token limit: a bad plan, not a failure
+            case "6":
+                return Reply(status=400)
+        return GOOD
+
+    with ChatServer(script, api_key=KEY) as server:
+        printed = evaluate(
+            server, data, folder / "out" / "e", store, "--samples", "2", "--gates", "grounded,overcommit",
+            PLANNER_API_KEY=KEY, PLANNER_REWARD_WEIGHTS="field=0.9", PLANNER_REWARD_GATES="domain", **FAST,
+        )  # fmt: skip
+    return {"printed": printed, "prefix": folder / "out" / "e", "data": data, **load(folder / "out" / "e")}
+
+
+def test_failed_calls_are_listed_and_never_scored(faulty: dict[str, Any]) -> None:
+    summary = faulty["summary"]
+    assert summary["coverage"] == {"count": 5, "of": 10, "share": 0.5}
+    reasons = {f["id"]: f["reason"] for f in summary["failures"] if f["mode"] == "greedy"}
+    assert sorted(reasons) == ["dev-1", "dev-2", "dev-3", "dev-4", "dev-6"]
+    for name, reason in (
+        ("dev-1", "HTTP 500"),
+        ("dev-2", "HTTP 429"),
+        ("dev-3", "no answer within"),
+        ("dev-4", "empty answer"),
+        ("dev-6", "HTTP 400"),
+    ):
+        assert reason in reasons[name]
+    assert [record["id"] for record in faulty["greedy"]] == ["dev-0", "dev-5", "dev-7", "dev-8", "dev-9"]
+    totals = [record["samples"][0]["breakdown"]["total"] for record in faulty["greedy"]]
+    assert summary["greedy"]["reward"]["mean"] == pytest.approx(sum(totals) / 5)
+    assert totals[1] == -1.0  # the cut answer is the model's own
+    assert summary["greedy"]["calls"]["cut_by_the_token_limit"] == 1
+
+
+def test_scores_come_from_the_store_on_default_weights(faulty: dict[str, Any]) -> None:
+    from reward.planner_reward import DEFAULT_WEIGHTS, compute_reward
+
+    summary, first = faulty["summary"], faulty["greedy"][0]
+    assert (summary["weights"], summary["gates"]) == (dict(DEFAULT_WEIGHTS), [])
+    (sample,) = first["samples"]
+    assert "Waterproof Running Shoes".lower() in sample["titles"][0].lower()
+    again = compute_reward(json.loads(GOOD), first["golden"], first["text"], sample["titles"])
+    assert sample["breakdown"] == again.to_dict()
+
+
+def test_the_second_column_stands_apart(faulty: dict[str, Any]) -> None:
+    extra = faulty["summary"]["extra"]
+    assert extra["gates"] == ["overcommit", "grounded"] and "with gates" in extra["label"]
+    assert set(extra["greedy"]) == {"reward", "parts"}
+    assert extra["greedy"]["reward"]["mean"] <= faulty["summary"]["greedy"]["reward"]["mean"]
+
+
+def test_calls_keep_latency_tokens_and_no_key(faulty: dict[str, Any]) -> None:
+    about = faulty["summary"]["greedy"]["calls"]
+    assert (about["calls"], about["failed"], about["answered"]["count"]) == (10, 5, 5)
+    assert 0 < about["latency_s"]["median"] <= about["latency_s"]["p95"] < STALL_S
+    assert about["tokens"] == {"prompt": 500, "completion": 4 * len(GOOD) + len(GOOD) // 2}
+    written = "".join(file.read_text(encoding="utf-8") for file in faulty["prefix"].parent.iterdir())
+    assert KEY not in written + faulty["printed"]
+
+
+def test_context_is_kept_with_the_record(faulty: dict[str, Any]) -> None:
+    last = faulty["greedy"][-1]
+    assert last["prior_context"] == ["想买跑鞋"] and last["context_rendered"] is True
+    assert faulty["summary"]["greedy"]["earlier_category_kept"] == {"count": 1, "of": 1, "share": 1.0}
+    assert faulty["summary"]["greedy"]["tiers"]["turns"]["2"]["records"] == 1
+
+
+def test_hashes_in_the_summary_are_those_of_the_files(faulty: dict[str, Any]) -> None:
+    for mode in ("greedy", "samples"):
+        data = Path(f"{faulty['prefix']}.{mode}.jsonl").read_bytes()
+        assert faulty["summary"][mode]["records_sha256"] == hashlib.sha256(data).hexdigest()
+    assert faulty["summary"]["data_sha256"] == hashlib.sha256(faulty["data"].read_bytes()).hexdigest()
+    assert faulty["summary"]["samples"]["completions"] == 10
+
+
+def test_no_answer_at_all_is_no_evaluation_and_can_be_resumed(store: Path, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "dev.jsonl", [row(number) for number in range(3)])
+    with ChatServer(lambda model, text, count: GOOD, api_key=KEY) as server:
+        printed = evaluate(server, data, tmp_path / "e", store, code=2, PLANNER_API_KEY="wrong-key-9", **FAST)
+        assert "coverage 0" in printed and "HTTP 401" in printed
+        assert "wrong-key-9" not in printed + (tmp_path / "e.calls.jsonl").read_text(encoding="utf-8")
+        assert not (tmp_path / "e.summary.json").exists() and not (tmp_path / "e.greedy.jsonl").exists()
+        evaluate(server, data, tmp_path / "e", store, PLANNER_API_KEY=KEY, **FAST)
+        asked = sum(server.asked.values())
+        assert asked == 3
+        printed = evaluate(server, data, tmp_path / "e", store, code=2, PLANNER_API_KEY=KEY, **FAST)
+        assert "never overwritten" in printed and sum(server.asked.values()) == asked
+    assert load(tmp_path / "e")["summary"]["coverage"]["share"] == 1.0
+
+
+def test_a_torn_calls_file_asks_only_what_is_missing(store: Path, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "dev.jsonl", [row(number) for number in range(3)])
+    with ChatServer(lambda model, text, count: GOOD) as server:
+        evaluate(server, data, tmp_path / "a", store)
+        whole = (tmp_path / "a.calls.jsonl").read_text(encoding="utf-8")
+        (tmp_path / "b.calls.jsonl").write_text(whole[:-20], encoding="utf-8")  # killed in the last line
+        evaluate(server, data, tmp_path / "b", store)
+        assert sum(server.asked.values()) == 4
+        other = evaluate(server, data, tmp_path / "b2", store, "--seed", "1")
+        assert "reward" in other
+        (tmp_path / "c.calls.jsonl").write_text(whole, encoding="utf-8")
+        refused = evaluate(server, data, tmp_path / "c", store, "--seed", "1", code=2)
+        assert "choose another output" in refused
+    assert lines(tmp_path / "b.greedy.jsonl") == lines(tmp_path / "a.greedy.jsonl")
+
+
+def test_transient_faults_are_retried_within_the_budget(store: Path, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "dev.jsonl", [row(number) for number in range(4)])
+    with ChatServer(lambda model, text, count: GOOD) as server:
+        server.fail(
+            Fault(status=503), Fault(status=429, headers=(("Retry-After", "1"),)), Fault(reset=True), Fault(cut=True)
+        )
+        evaluate(server, data, tmp_path / "e", store, "--concurrency", "1", PLANNER_RETRY_SECONDS="60")
+    summary = load(tmp_path / "e")["summary"]
+    assert summary["coverage"]["share"] == 1.0 and summary["failures"] == []
+    assert summary["greedy"]["calls"]["tries"] == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--endpoint", "http://127.0.0.1:9/v1", "--adapter", "x"], "for local models"),
+        (["--endpoint", "http://127.0.0.1:9/v1", "--kl-to", "x"], "for local models"),
+        (["--endpoint", "ftp://host/v1"], "not an http(s) URL"),
+        (["--endpoint", "http://u:hunter2@host/v1"], "put the key into PLANNER_API_KEY"),
+        (["--endpoint", "http://127.0.0.1:9/v1", "--concurrency", "0"], "at least one call"),
+        (["--concurrency", "2"], "for --endpoint"),
+        (["--samples", "-1"], "use 0 (greedy only) or more"),
+        (["--kl-to", "/no/such/folder"], "is no folder"),
+        (["--backend", "vllm", "--kl-to", "/tmp"], "leave out --backend vllm"),
+        (["--gates", "none"], "unknown"),
+        pytest.param(
+            ["--backend", "vllm"],
+            "vllm is not installed",
+            marks=pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vllm is installed here"),
+        ),
+    ],
+)
+def test_wrong_use_ends_with_2_and_says_what_to_do(
+    arguments: list[str], message: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = write_rows(tmp_path / "dev.jsonl", [row(1)])
+    given = ["--model", "m", "--data", str(data), "--out", str(tmp_path / "e"), *arguments]
+    monkeypatch.setattr(sys, "argv", ["eval_planner.py", *given])
+    monkeypatch.setenv("PLANNER_STORE_DIR", str(store))
+    try:
+        code = main()
+    except SystemExit as end:  # argparse
+        code = end.code
+    printed = capsys.readouterr()
+    assert code == 2
+    assert message in printed.err and "Traceback" not in printed.err and "hunter2" not in printed.out + printed.err
+
+
+def test_a_set_with_an_id_twice_is_refused(store: Path, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "dev.jsonl", [row(1), row(1)])
+    with ChatServer(lambda model, text, count: GOOD) as server:
+        assert "holds an id twice" in evaluate(server, data, tmp_path / "e", store, code=2)
+        assert not server.asked
