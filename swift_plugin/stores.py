@@ -27,6 +27,7 @@ from swift_plugin.settings import VECTOR_NAME, Settings, public_url
 
 logger = logging.getLogger(__name__)
 Vectors = npt.NDArray[np.float32]
+Payload = dict[str, Any]
 BUILD_DEMO_INDEX = "python scripts/data/build_demo_index.py"
 
 
@@ -50,11 +51,16 @@ class StoreInfo:
 
 
 class Store(Protocol):
-    """`search_batch` gives one list of titles for each row of `vectors`, best first, at most `limit` long."""
+    """One list for each row of `vectors`, best first, at most `limit` long: titles, or payloads.
+
+    `search_payloads` gives of each point's payload the title and those of `fields` that it has.
+    """
 
     def describe(self) -> StoreInfo: ...
 
     def search_batch(self, vectors: Vectors, limit: int) -> list[list[str]]: ...
+
+    def search_payloads(self, vectors: Vectors, limit: int, fields: Sequence[str]) -> list[list[Payload]]: ...
 
     def close(self) -> None: ...
 
@@ -113,14 +119,18 @@ def _as_rows(vectors: Vectors) -> list[list[float]]:
     return rows
 
 
-def _titles(points: Sequence[Any], where: str) -> list[str]:
-    """Titles of one answer. A search without a filter always finds its nearest points, however far they are."""
+def _titles(answers: Sequence[Sequence[Payload]]) -> list[list[str]]:
+    return [[payload["title"] for payload in payloads] for payloads in answers]
+
+
+def _payloads(points: Sequence[Any], where: str) -> list[Payload]:
+    """Payloads of one answer. A search without a filter always finds its nearest points, however far they are."""
     if not points:
         raise StoreError(
             f"{where} answered a search with nothing: it was emptied or is being rebuilt, and scoring 0 for that would"
             " look like a bad plan. Wait until it is filled, then resume from the last checkpoint."
         )
-    return [_title(point.payload, point.id, where) for point in points]
+    return [{**(point.payload or {}), "title": _title(point.payload, point.id, where)} for point in points]
 
 
 def _title(payload: Mapping[str, Any] | None, point_id: object, where: str) -> str:
@@ -202,6 +212,10 @@ class EdgeStore:
 
     def search_batch(self, vectors: Vectors, limit: int) -> list[list[str]]:
         """Titles for each row of `vectors` (n, dim), best first."""
+        return _titles(self.search_payloads(vectors, limit, ()))
+
+    def search_payloads(self, vectors: Vectors, limit: int, fields: Sequence[str]) -> list[list[Payload]]:
+        """Title and `fields` of the points found for each row of `vectors` (n, dim), best first."""
         import qdrant_edge as edge
 
         shard = self._shard.get()
@@ -210,18 +224,18 @@ class EdgeStore:
             edge.QueryRequest(
                 limit=limit,
                 query=edge.Query.Nearest(vector, using=VECTOR_NAME),
-                with_payload=edge.PayloadSelector.Include(["title"]),
+                with_payload=edge.PayloadSelector.Include(["title", *fields]),
                 params=params,
             )
             for vector in _as_rows(vectors)
         ]
-        results: list[list[str]] = []
+        results: list[list[Payload]] = []
         for start in range(0, len(requests), self._BATCH):
             try:
                 answers = shard.query_batch(edge.QueryBatchRequest(requests[start : start + self._BATCH]))
             except Exception as error:  # qdrant-edge raises plain Exception for everything
                 raise StoreError(f"the embedded store {self.path} cannot answer: {error}") from error
-            results += [_titles(points, str(self.path)) for points in answers]
+            results += [_payloads(points, str(self.path)) for points in answers]
         return results
 
     def close(self) -> None:
@@ -287,13 +301,17 @@ class QdrantStore:
 
     def search_batch(self, vectors: Vectors, limit: int) -> list[list[str]]:
         """Titles for each row of `vectors` (n, dim), best first; raises StoreError after the retry budget."""
+        return _titles(self.search_payloads(vectors, limit, ()))
+
+    def search_payloads(self, vectors: Vectors, limit: int, fields: Sequence[str]) -> list[list[Payload]]:
+        """Title and `fields` of the points found for each row of `vectors` (n, dim), best first; raises as above."""
         from qdrant_client import models
 
         requests = [
-            models.QueryRequest(query=vector, using=VECTOR_NAME, limit=limit, with_payload=["title"])
+            models.QueryRequest(query=vector, using=VECTOR_NAME, limit=limit, with_payload=["title", *fields])
             for vector in _as_rows(vectors)
         ]
-        results: list[list[str]] = []
+        results: list[list[Payload]] = []
         for start in range(0, len(requests), self._BATCH):
             batch = requests[start : start + self._BATCH]
             answers = self._call(
@@ -304,7 +322,7 @@ class QdrantStore:
                     f"Qdrant {self._where()} answered {len(answers)} results for {len(batch)} queries: titles and"
                     " plans no longer belong together. Does something in between change the traffic?"
                 )
-            results += [_titles(answer.points, self._where()) for answer in answers]
+            results += [_payloads(answer.points, self._where()) for answer in answers]
         return results
 
     def close(self) -> None:

@@ -93,6 +93,33 @@ def test_both_stores_give_the_same_titles(server: QdrantServer, folder: Path) ->
     assert [len(titles) for titles in over_http] == [20] * 320
 
 
+def test_payloads_hold_the_title_and_the_fields_asked_for(tmp_path: Path) -> None:
+    """One request's payload says where the shop got it; a point without a field simply lacks it."""
+    payloads = [
+        {"title": "a", "price": 4.5, "currency": "USD", "kind": "main"},
+        {"title": "b", "price": None, "currency": None},
+        {"title": "c"},
+    ]
+    shard = blank_shard(tmp_path / "priced", payloads=payloads)
+    fields, query = ("price", "currency"), np.ones((1, 4), np.float32)
+    with QdrantServer(shard, vectors={"dense": {"size": 4, "distance": "Cosine"}}) as running:
+        ((over_http),) = client(running).search_payloads(query, 3, fields)
+        (request,) = running.requests
+        assert [search["with_payload"] for search in request.body["searches"]] == [["title", "price", "currency"]]
+    shard.flush()
+    shard.close()
+    (embedded,) = EdgeStore(tmp_path / "priced").search_payloads(query, 3, fields)
+    expected = [{name: value for name, value in one.items() if name != "kind"} for one in payloads]
+    assert sorted(embedded, key=lambda one: one["title"]) == expected
+    assert sorted(over_http, key=lambda one: one["title"]) == expected
+
+
+def test_payloads_and_titles_are_one_search(folder: Path) -> None:
+    store = EdgeStore(folder)
+    found = store.search_payloads(vectors(), 20, ("price",))
+    assert [[one["title"] for one in each] for each in found] == store.search_batch(vectors(), 20)
+
+
 def test_no_queries_are_no_request(server: QdrantServer) -> None:
     assert client(server).search_batch(vectors()[:0], 20) == []
     assert server.requests == []
