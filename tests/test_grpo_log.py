@@ -1,0 +1,163 @@
+"""Reading GRPO runs as they really come, and the statistics on them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from grpo_runs import rows, trace_line, write_jsonl, write_run
+
+from scripts.eval.grpo_log import GrpoRun, NoRun, Series, find_runs, read_run
+from scripts.eval.grpo_segments import change_point, holm, segments, trend
+
+
+def read(folder: Path) -> GrpoRun:
+    run = read_run(folder / "logging.jsonl")
+    assert run is not None
+    return run
+
+
+def series(values: Any) -> Series:
+    numbers = np.asarray(values, dtype=float)
+    return Series(np.arange(1, len(numbers) + 1), numbers)
+
+
+def test_a_resumed_run_is_one_run_and_the_later_pass_wins(tmp_path: Path) -> None:
+    first, second = rows(12), rows(12, reward=0.1)
+    evaluations = [{"eval_reward": 0.5, "global_step/max_steps": f"{step}/12"} for step in (8, 10)]
+    run = read(write_run(tmp_path, first[:8] + evaluations[:1] + first[8:11] + evaluations[1:] + second[8:10]))
+    assert [step.step for step in run.steps] == list(range(1, 11))  # 11 belonged to the pass that was given up
+    assert run.series("reward").values[-1] == pytest.approx(0.1, rel=0.1)
+    assert list(run.eval_series("reward").steps) == [8]  # the evaluation at 10 was of the pass given up
+    assert run.oddities.replaced == 4
+
+
+def test_numbers_as_strings_nan_and_torn_lines(tmp_path: Path) -> None:
+    lines = rows(12)
+    lines[0] = {**lines[0], "reward": "0.25", "elapsed_time": "2m 13s"}
+    lines[1] = {**lines[1], "reward": "nan"}
+    lines[2] = {**lines[2], "kl": float("inf"), "loss": float("nan")}
+    folder = write_run(tmp_path, lines)
+    with (folder / "logging.jsonl").open("a") as log:
+        log.write('{"loss": 0.1, "gr' + json.dumps({**rows(13)[12], "reward": 0.9}) + "\n" + '{"loss": 0.0, "rew')
+    run = read(folder)
+    assert len(run.steps) == 13  # the row behind the tear is whole
+    assert run.series("reward").values[0] == 0.25 and run.series("reward").values[-1] == 0.9
+    assert list(run.series("reward").steps) == [1, *range(3, 14)]
+    assert "elapsed_time" not in run.steps[0].metrics
+    assert run.oddities.torn == 2
+    assert run.oddities.left_out == {"reward": 1, "kl": 1, "loss": 1}
+
+
+def test_a_final_summary_is_no_step(tmp_path: Path) -> None:
+    summary = [{"train_runtime": 3.0, "global_step/max_steps": "0/0"}, {"log_history": [{"reward": 0.5}]}]
+    run = read(write_run(tmp_path, summary))
+    assert (run.trained, run.oddities.summary_rows, run.oddities.history_steps) == (0, 2, 1)
+
+
+def test_a_log_without_reward_is_another_training(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "logging.jsonl", [{"loss": 2.0, "global_step/max_steps": "1/10"}])
+    assert read_run(tmp_path / "logging.jsonl") is None
+
+
+def test_versions_are_runs_of_their_own_and_share_the_manifest(tmp_path: Path) -> None:
+    for name in ("v0-20260101-000000", "v1-20260101-010000"):
+        write_run(tmp_path / name, rows(12), arguments=None)
+    write_jsonl(tmp_path / "v0-20260101-000000" / "checkpoint-10" / "logging.jsonl", rows(3))  # no run: a copy
+    (tmp_path / "planner_manifest.json").write_text(json.dumps({"kind": "grpo", "arguments": {"beta": 0.04}}))
+    found = find_runs(tmp_path)
+    assert [log.parent.name[:2] for log in found] == ["v0", "v1"]
+    assert [read(log.parent).arguments["beta"] for log in found] == [0.04, 0.04]
+
+
+def test_a_run_that_died_before_its_first_step_is_found_by_its_manifest(tmp_path: Path) -> None:
+    (tmp_path / "dead").mkdir()
+    (tmp_path / "dead" / "planner_manifest.json").write_text('{"kind": "grpo"}')
+    (tmp_path / "sft").mkdir()
+    (tmp_path / "sft" / "planner_manifest.json").write_text('{"kind": "sft"}')
+    assert [log.parent.name for log in find_runs(tmp_path)] == ["dead"]
+    assert read(tmp_path / "dead").trained == 0
+
+
+def test_paths_that_hold_no_run_are_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    for path in (tmp_path / "gone", tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(NoRun, match=path.name):
+            find_runs(path)
+
+
+def test_broken_arguments_are_an_error_that_names_the_file(tmp_path: Path) -> None:
+    write_run(tmp_path, rows(12))
+    (tmp_path / "args.json").write_text("{")
+    with pytest.raises(ValueError, match="args.json"):
+        read(tmp_path)
+
+
+def test_plugin_lines_and_traces_stand_at_their_step(tmp_path: Path) -> None:
+    """The plugin counts updates done: its step 0 is ms-swift's step 1; its evaluations have ms-swift's number."""
+    write_run(tmp_path, rows(12), plugin=lambda step: {"parse_failures": step / 100})
+    trace = [trace_line(step, "train", "a", 0.5, exact=step < 6) for step in range(12)]
+    trace += [trace_line(4, "watch", "w", 0.2), trace_line(4, "watch", "w", 0.4)]
+    # resumed from step 4: rows 4 and on again; the evaluation after four updates stands
+    trace += [trace_line(4, "train", "a", 0.5, exact=False), trace_line(5, "train", "a", 0.5)]
+    write_jsonl(tmp_path / "reward_trace.rank0.jsonl", trace)
+    run = read(tmp_path)
+    assert run.steps[0].metrics["planner/parse_failures"] == 0.0
+    assert run.steps[11].metrics["planner/parse_failures"] == pytest.approx(0.11)
+    assert run.series("planner/format_rate").values.tolist() == [1, 1, 1, 1, 0, 1]
+    assert run.watch == {4: {"w": pytest.approx(0.3)}}
+
+
+def test_segments_cover_the_run_and_short_runs_have_fewer() -> None:
+    found = segments(series(range(23)))
+    assert [(part.first, part.last) for part in found] == [(1, 5), (6, 10), (11, 15), (16, 19), (20, 23)]
+    assert found[0].mean == 2 and found[0].low is not None and found[0].low < 2 < (found[0].high or 0)
+    assert [part.steps for part in segments(series([1, 2, 3]))] == [1, 1, 1]
+    assert segments(series([1.0]))[0].low is None
+    assert segments(series([])) == []
+
+
+def test_trend_needs_steps_and_does_not_believe_one_of_them() -> None:
+    noise = np.random.default_rng(3).normal(0, 0.05, 60)
+    assert trend(series(np.linspace(0, 0.2, 60) + noise)).direction == "rises"
+    assert trend(series(np.linspace(0.2, 0, 60) + noise)).direction == "falls"
+    assert trend(series(noise)).direction == "none"
+    assert trend(series(np.linspace(0, 1, 9))).direction == "short"
+    assert trend(series([0.5] * 20)).direction == "none"
+    wild = noise.copy()
+    wild[-1] = 50.0  # the line through it climbs, the ranks do not
+    assert trend(series(wild)).direction == "none"
+    with pytest.raises(ValueError, match="no values"):
+        trend(series([]))
+
+
+def test_autocorrelated_noise_is_rarely_called_a_trend() -> None:
+    random = np.random.default_rng(11)
+    called = 0
+    for _ in range(60):
+        walk = random.normal(size=80)
+        for i in range(1, 80):
+            walk[i] = 0.5 * walk[i - 1] + walk[i] * 0.866
+        called += trend(series(walk)).direction != "none"
+    assert called <= 8  # 5 % would be 3; without the correction about 15
+
+
+def test_change_point_finds_a_jump_and_ignores_a_spike() -> None:
+    random = np.random.default_rng(5)
+    base = random.binomial(64, 0.01, 60) / 64
+    jump = base.copy()
+    jump[50:] += 0.3  # a late one: ten steps of sixty
+    found = change_point(series(jump))
+    assert found is not None and abs(found.step - 51) <= 1 and found.p < 0.01 and found.after - found.before > 0.25
+    spike = base.copy()
+    spike[30] = 0.9
+    found = change_point(series(spike))
+    assert found is not None and found.p > 0.05
+    assert change_point(series([0.0] * 30)) is None
+    assert change_point(series(range(9))) is None
+
+
+def test_holm() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([]) == []
