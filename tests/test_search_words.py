@@ -1,7 +1,7 @@
 """The search words matter: on the demo's index a plan has to name what is asked, and copying the sentence does not.
 
 Scored are the dev records that ask for something beyond the category, by the environment as training uses it. The
-translations in `data/dev92_english.jsonl` keep every word of the story, call the category by its card's anchor and
+translations in `data/demo/dev92_english.jsonl` keep every word of the story, call the category by its card's anchor and
 the attribute by its card's English word: a copy in the catalogue's language could not be luckier in its words.
 """
 
@@ -18,7 +18,7 @@ from small_world import plan
 from swift_plugin.rollout_env import RolloutEnv
 from swift_plugin.settings import Settings
 
-TRANSLATIONS = Path(__file__).parent / "data" / "dev92_english.jsonl"
+TRANSLATIONS = Path(__file__).parents[1] / "data" / "demo" / "dev92_english.jsonl"
 MARGIN = 0.15  # what the search words must be worth
 PIECE_WORDS = 4  # the longest keyword that costs no econ
 GATES = ("", "grounded")  # as PLANNER_REWARD_GATES holds them
