@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from commands import ROOT
 
 from scripts.demo import stages
 from scripts.demo.stages import Stage, StageFailed, run_stage, stage_seconds
@@ -101,3 +102,20 @@ def test_a_killed_runner_takes_its_stage_with_it(checkout: Path, number: signal.
     assert runner.wait(timeout=30) == 128 + number
     psutil.wait_procs([sleeper], timeout=10)
     assert not sleeper.is_running()
+
+
+def demo_stages() -> list[Stage]:
+    from scripts.demo.world import SeedRun, calibration_stage, data_stages
+
+    run = SeedRun(7, Path("runs/demo-seed7"))
+    evaluations = [run.eval_stage("sft", run.sft)]
+    endings = [run.table_stage(["sft", "grpo"]), run.log_stage(), run.compare_stage(), run.report_stage()]
+    return [*data_stages(), run.nano_stage(), *evaluations, *endings, calibration_stage()]
+
+
+@pytest.mark.parametrize("stage", demo_stages(), ids=lambda stage: stage.name)
+def test_the_demo_calls_its_scripts_with_flags_they_have(stage: Stage) -> None:
+    """The launchers among the stages are dry-run in test_launchers.py."""
+    script, flags = stage.command[1], [item for item in stage.command[2:] if item.startswith("--")]
+    said = subprocess.run([sys.executable, script, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert [flag for flag in flags if flag not in said.stdout] == []

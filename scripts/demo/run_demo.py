@@ -1,20 +1,31 @@
-"""`make demo`: catalogue -> nano model -> SFT -> GRPO -> evaluation on dev92 -> one table, on embedded defaults.
+"""`make demo`: catalogue -> nano model -> SFT -> GRPO -> evaluation on dev92 -> table, verdict and report.
 
 Every stage is a command that can be run alone; it is printed before it runs. Finished stages are kept: after Ctrl-C or
 a failure the same command goes on where it stopped.
 """
 
 import argparse
+import json
 import sys
 import time
 from pathlib import Path
 
 from scripts.demo.stages import StageFailed, end_children_with_me, run_stage, stage_seconds
-from scripts.demo.world import DATA_STAMPS, DEMO_SEED, LAST, RUNS, SFT_EPOCHS, SeedRun, clean_environment, data_stages
+from scripts.demo.world import (
+    DATA_STAMPS,
+    DEMO_SEED,
+    LAST,
+    RUNS,
+    SFT_EPOCHS,
+    SeedRun,
+    calibration_stage,
+    clean_environment,
+    data_stages,
+)
 
 
 def run_seed(run: SeedRun, longer: bool) -> int:
-    """All stages of one seed; returns the table's exit code (1: GRPO did not rise above SFT)."""
+    """All stages of one seed; returns the table's code (1: GRPO did not rise above SFT beyond its interval)."""
     run_stage(run.nano_stage(), run.stamps)
     run_stage(run.sft_stage(), run.stamps)
     run_stage(run.grpo_stage(), run.stamps)
@@ -24,7 +35,12 @@ def run_seed(run: SeedRun, longer: bool) -> int:
         models["sft-longer"] = run.longer / LAST
     for label, model in models.items():
         run_stage(run.eval_stage(label, model), run.stamps)
-    return run_stage(run.table_stage(list(models)), run.stamps)
+    code = run_stage(run.table_stage(list(models)), run.stamps)
+    run_stage(run.log_stage(), run.stamps)
+    run_stage(run.compare_stage(), run.stamps)
+    run_stage(calibration_stage(), DATA_STAMPS)  # a finding about the reward, whatever this run did
+    run_stage(run.report_stage(), run.stamps)
+    return code
 
 
 def main() -> int:
@@ -55,6 +71,10 @@ def main() -> int:
         print(f"demo: {failure}", file=sys.stderr)
         return 2
     print(f"demo: {(time.monotonic() - started) / 60:.1f} minutes; files in {run.root}")
+    comparison = json.loads((run.root / "comparison.json").read_text(encoding="utf-8"))
+    for mode, result in comparison["modes"].items():
+        print(f"demo: GRPO against SFT, {mode}: {result['words']}")
+    print(f"demo: all of it in one page: {run.root / 'report.html'}")
     if code == 1:
         print("demo: GRPO did not rise above SFT beyond the interval in every decoding mode; the table says where")
     return code

@@ -17,6 +17,7 @@ RUNS = CHECKOUT / "runs"
 STORE = DEMO_DIR / "catalog.edge"
 SFT_SET, GRPO_SET = DEMO_DIR / "sft.jsonl", DEMO_DIR / "grpo.jsonl"
 WATCH_SET, DEV_SET = DEMO_DIR / "watch.jsonl", DEMO_DIR / "dev92.jsonl"
+CALIBRATION = DEMO_DIR / "calibration.json"
 DATA_STAMPS = DEMO_DIR / "stages"
 PROMPT_STYLE = "short"  # the nano model reads the short prompt
 DEMO_SEED = 42
@@ -29,6 +30,7 @@ GRPO_STEPS, GRPO_RATE = 100, "2e-4"
 GRPO_SCHEDULE = ("--lr_scheduler_type", "linear", "--warmup_steps", "5")
 MAX_LENGTH, MAX_COMPLETION = 256, 96  # tokens; the longest demo plan has 50, the longest prompt 58
 
+GRPO_LOG, GRPO_CURVES = "grpo_log.json", "grpo_curves.png"  # what analyze_grpo_log.py writes
 LAST = "last-checkpoint"  # the link ms-swift keeps in every run folder
 PYTHON = sys.executable
 # A variable of the user's shell must not turn the embedded demo into a run against a production store; mix experiments
@@ -76,6 +78,21 @@ def data_stages() -> list[Stage]:
             [SFT_SET, GRPO_SET, WATCH_SET, DEV_SET],
         ),
     ]
+
+
+def calibration_stage() -> Stage:
+    """How the reward ranks good, copied and broken plans, and which exploits it pays for; the same for all seeds."""
+    held = sorted((CHECKOUT / "data" / "demo").glob("dev92_*.jsonl"))
+    return Stage(
+        "calibration",
+        [PYTHON, "scripts/eval/calibrate_reward.py", "--data", str(DEV_SET), "--catalog", str(DEMO_CATALOG)]
+        + ["--train", str(GRPO_SET), "--out", str(CALIBRATION)],
+        [DEV_SET, DEMO_CATALOG, GRPO_SET, DATA_STAMPS / "index.json", *held]
+        + [CHECKOUT / "data" / "category_cards.jsonl", CHECKOUT / "reward" / "planner_reward.py"],
+        [CALIBRATION],
+        {"PLANNER_STORE_DIR": str(STORE)},
+        verdict=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -195,4 +212,36 @@ class SeedRun:
             [Path(f"{self.evaluation(label)}.summary.json") for label in labels],
             [out],
             verdict=True,
+        )
+
+    def compare_stage(self) -> Stage:
+        """GRPO against SFT in words: better, worse, mixed, or no difference this dev set could show."""
+        out = self.root / "comparison.json"
+        sides = [self.evaluation("sft"), self.evaluation("grpo")]
+        return Stage(
+            "compare",
+            [PYTHON, "scripts/eval/compare_runs.py", *map(str, sides), "--json", str(out)],
+            [Path(f"{side}.summary.json") for side in sides],
+            [out],
+            verdict=True,
+        )
+
+    def log_stage(self) -> Stage:
+        """What the training log says of the GRPO run."""
+        return Stage(
+            "log",
+            [PYTHON, "scripts/eval/analyze_grpo_log.py", str(self.grpo), "--out", str(self.root)],
+            [self.grpo / "logging.jsonl", self.stamps / "grpo.json"],
+            [self.root / GRPO_LOG, self.root / GRPO_CURVES],
+            verdict=True,
+        )
+
+    def report_stage(self) -> Stage:
+        """One HTML file with all of it."""
+        out = self.root / "report.html"
+        return Stage(
+            "report",
+            [PYTHON, "scripts/eval/report.py", str(self.root), "--out", str(out), "--calibration", str(CALIBRATION)],
+            [CALIBRATION, self.root / "result.json", self.root / "comparison.json", self.root / GRPO_LOG],
+            [out],
         )

@@ -65,6 +65,9 @@ def check_comparable(evaluations: Mapping[str, Mapping[str, Any]]) -> None:
         evaluations: what `load` returned, by label.
     """
     for key in COMPARED:
+        lacking = [label for label, item in evaluations.items() if key not in item["summary"]]
+        if lacking:
+            raise ValueError(f"{', '.join(lacking)}: the summary says nothing of {key}; evaluate again")
         values = {label: json.dumps(item["summary"][key], sort_keys=True) for label, item in evaluations.items()}
         if len(set(values.values())) > 1:
             raise ValueError(f"these evaluations differ in {key}: {values}; evaluate them again under one {key}")

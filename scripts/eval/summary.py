@@ -69,6 +69,19 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
     for part in PARTS:
         values = [s["breakdown"][part] for s in samples if s["breakdown"][part] is not None]
         parts[part] = {"mean": float(np.mean(values)) if values else None, "completions": len(values)}
+    low, high = bootstrap_interval(totals)
+    return {
+        "records": len(records),
+        "completions": len(samples),
+        "reward": {"mean": float(np.mean(totals)), "low": low, "high": high, "interval_percent": INTERVAL},
+        "parts": parts,
+        **rates(records),
+    }
+
+
+def rates(records: Sequence[Record]) -> dict[str, dict[str, float | int | None]]:
+    """The counted shares of some records' completions: parse and format, keywords, exclusions, abstentions."""
+    samples = [sample for record in records for sample in record["samples"]]
     needed = [s for record in records if needs_keywords(record["golden"]) for s in record["samples"]]
     given = [s for s in needed if s["plan"] is not None and not s["breakdown"]["empty_keywords"]]
     should_abstain = [s for record in records if abstains_on_category(record["golden"]) for s in record["samples"]]
@@ -77,20 +90,14 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
     expected = [s for record in records if record["golden"]["exclude_expected"] for s in record["samples"]]
     hidden = ("exclusion_missed", "evidence_faked")  # an exclusion on made-up evidence is none
     stated = [s for s in expected if s["plan"] is not None and not any(s["breakdown"][flag] for flag in hidden)]
-    kept = earlier_category_kept(records)
-    low, high = bootstrap_interval(totals)
     return {
-        "records": len(records),
-        "completions": len(samples),
-        "reward": {"mean": float(np.mean(totals)), "low": low, "high": high, "interval_percent": INTERVAL},
-        "parts": parts,
         "parse_rate": share(sum(s["plan"] is not None for s in samples), len(samples)),
         "format_rate": share(sum(s["breakdown"]["format"] == 1.0 for s in samples), len(samples)),
         "keywords_where_needed": share(len(given), len(needed)),
         "exclusions_where_expected": share(len(stated), len(expected)),
         "abstentions_of_all_records": share(len(abstained), len(samples)),
         "correct_abstentions_of_those_that_should": share(len(correct), len(should_abstain)),
-        "earlier_category_kept": kept,
+        "earlier_category_kept": earlier_category_kept(records),
     }
 
 
