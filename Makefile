@@ -7,11 +7,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SHARED := -n 2 --dist loadgroup --no-loadscope-reorder  # two processes; tests/conftest.py says who gets what
 
-.PHONY: help setup demo demo-seeds smoke test test-all mutation lint clean
+.PHONY: help setup demo demo-seeds data smoke test test-all mutation lint clean
 
 help:
 	@echo "make demo        nano model -> SFT -> GRPO -> result table, on embedded defaults (about 20 minutes on 2 cores)"
 	@echo "make demo-seeds  the same for three training seeds, beside SFT trained longer (about an hour)"
+	@echo "make data        cards and anchors -> gated, golden, SFT and GRPO sets of a real model, offline (some 5 minutes)"
 	@echo "make smoke       50 GRPO steps: shows that the pipeline works, no result"
 	@echo "make test        units and one short end-to-end path      make test-all  everything, mutation run included"
 	@echo "make lint        ruff, shellcheck, mypy                   make clean     removes build/ and runs/"
@@ -31,6 +32,9 @@ demo: $(READY)
 
 demo-seeds: $(READY)
 	$(BIN)/python scripts/demo/run_seeds.py
+
+data: $(READY)
+	$(BIN)/python scripts/data/make_data.py
 
 smoke: $(READY)
 	$(BIN)/python scripts/demo/smoke.py

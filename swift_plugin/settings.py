@@ -52,7 +52,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("PLANNER_STORE_DIR", "embedded store, used without QDRANT_URL (build/demo/catalog.edge)"),
     Variable("PLANNER_RETRY_SECONDS", f"retry budget of one store or encoder call ({DEFAULT_RETRY_SECONDS:g})"),
     Variable("PLANNER_REQUEST_SECONDS", f"timeout of one try within it ({DEFAULT_REQUEST_SECONDS:g})"),
-    Variable("PLANNER_API_KEY", "bearer key of the chat endpoint that evaluation scores", secret=True),
+    Variable("PLANNER_API_KEY", "bearer key of a chat endpoint: the model scored, the judge, the voters", secret=True),
     # Read by the launchers alone; their defaults stand in scripts/train/launch_common.sh and the launchers' headers.
     Variable("PLANNER_MODEL", "model folder or hub id, for SFT, GRPO and the rollout server alike"),
     Variable("PLANNER_SFT_ADAPTER", "SFT adapter GRPO continues from; none: PLANNER_MODEL is the SFT model"),

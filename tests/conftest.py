@@ -31,9 +31,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder = tmp_path_factory.mktemp("world")
     environment = {"PLANNER_PROMPT": "short", "PLANNER_STORE_DIR": str(folder / "store")}
     for script, *arguments in (
-        ("data/build_demo_catalog.py", "--out", f"{folder}/catalog.jsonl"),
+        ("data/demo_cards.py", "--out", f"{folder}/cards.jsonl"),
+        ("data/build_demo_catalog.py", "--cards", f"{folder}/cards.jsonl", "--out", f"{folder}/catalog.jsonl"),
         ("data/build_demo_index.py", "--catalog", f"{folder}/catalog.jsonl", "--store", f"{folder}/store"),
-        ("data/build_demo_requests.py", "--out", str(folder), "--sft-rows", "600", "--grpo-rows", "64"),
+        ("data/build_demo_requests.py", "--cards", f"{folder}/cards.jsonl", "--out", str(folder))
+        + ("--sft-rows", "600", "--grpo-rows", "64"),
         ("train/build_nano_model.py", "--sft", f"{folder}/sft.jsonl", "--out", f"{folder}/nano"),
     ):
         run([sys.executable, f"scripts/{script}", *arguments], environment)

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from reward.planner_reward import DOMAINS, compute_reward, parse_golden, parse_plan, term_hits
-from scripts.data.build_demo_requests import DATA, ROOT, draw, load_dev, load_unwanted, make_sets, shares
+from scripts.data.anchor_filter import keep
+from scripts.data.build_demo_requests import DATA, ROOT, draw, load_unwanted, make_sets, sessions_of, shares
+from scripts.data.demo_cards import DEMO_CARDS, write_demo_cards
 from scripts.data.demo_money import chinese_numeral, short_numeral, written_amount, written_range, written_vague
 from scripts.data.demo_requests import FAMILIES, Facts, Shopper
 from scripts.data.demo_targets import described
 from scripts.data.demo_templates import SECTIONS, WITH_EVIDENCE, fill, load_templates
+from scripts.data.dev_from_anchors import load_dev
 from scripts.data.near_duplicates import (
     CONTAINMENT_LIMIT,
     JACCARD_LIMIT,
@@ -25,12 +28,13 @@ from scripts.data.near_duplicates import (
     normalised,
     pairs,
 )
+from scripts.data.sessions import read_sessions, session_faults, turn_texts
 from swift_plugin.cards import DEFAULT_CARDS, Card, load_cards
 from swift_plugin.prompts import build_messages
 
 STYLE = "short"
 SFT_ROWS, GRPO_ROWS = 6000, 1500
-DEV_FILE = DATA / "demo" / "dev92.jsonl"
+DEV_FILE = DATA / "anchors.jsonl"
 TEMPLATE_FILES = {name: DATA / "demo" / f"templates_{name}.json" for name in ("train", "watch", "test")}
 USABLE_DOMAINS = set(DOMAINS) - {"global", "other"}
 REFUSALS = ("不要", "别", "不考虑", "不喝", "不吃", "pass", "去掉", "剔")  # how dev92 states a hard exclusion
@@ -39,13 +43,29 @@ Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def cards() -> tuple[Card, ...]:
-    return load_cards(DEFAULT_CARDS)
+def card_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cards") / "cards.jsonl"
+    write_demo_cards(DEFAULT_CARDS, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cards(card_file: Path) -> tuple[Card, ...]:
+    return load_cards(card_file)
 
 
 @pytest.fixture(scope="module")
 def dev_source() -> Rows:
-    return [json.loads(line) for line in DEV_FILE.read_text(encoding="utf-8").splitlines()]
+    """The last turns of the anchors that are kept, with what was written by hand for them."""
+    return [
+        {
+            **{key: session[key] for key in ("id", "source", "family")},
+            "text": turn_texts(session)[-1],
+            "prior_context": turn_texts(session)[:-1],
+            "golden": session["turns"][-1]["golden"],
+        }
+        for session in keep(read_sessions(DEV_FILE))[0]
+    ]
 
 
 def build(cards: tuple[Card, ...], seed: int = 7, rows: tuple[int, int] = (SFT_ROWS, GRPO_ROWS)) -> dict[str, Rows]:
@@ -554,16 +574,35 @@ def test_dev92_takes_must_not_from_the_card(sets: dict[str, Rows], cards: tuple[
         assert golden["must_not"] == by_anchor.get(golden["category_anchor"], []), row["id"]
 
 
-def test_a_broken_dev_record_is_named(tmp_path: Path, dev_source: Rows, cards: tuple[Card, ...]) -> None:
-    path = tmp_path / "dev.jsonl"
-    row = dict(dev_source[0])
-    path.write_text(json.dumps({**row, "golden": {**row["golden"], "status": "maybe"}}), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"dev\.jsonl:1 \(dev-01\).*status"):
-        load_dev(path, cards, STYLE)
-    path.write_text(json.dumps({**row, "golden": {**row["golden"], "category_anchor": "shoe rack"}}), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"dev\.jsonl:1 \(dev-01\).*shoe rack"):
-        load_dev(path, cards, STYLE)
-    del row["source"]
-    path.write_text(json.dumps(row), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"dev\.jsonl:1 \(dev-01\): lacks source"):
-        load_dev(path, cards, STYLE)
+def test_sessions_say_what_the_rows_say(sets: dict[str, Rows], cards: tuple[Card, ...]) -> None:
+    rows = sets["sft"][:300]
+    by_id = {card.id: card for card in cards}
+    for row, session in zip(rows, sessions_of(rows, cards), strict=True):
+        assert session_faults(session) == [], row["id"]
+        assert turn_texts(session) == turns_of(row)
+        last = session["turns"][-1]
+        assert last["golden"] == json.loads(row["golden_json"])
+        answer = json.loads(row["messages"][-1]["content"])
+        assert last["plan"] == {key: answer[key] for key in ("keywords", "exclude_terms")}
+        assert session["card"] is None or by_id[session["card"]].zh == last["golden"]["category"]
+
+
+def test_the_command_writes_sessions_that_can_be_read(tmp_path: Path) -> None:
+    done = run_builder("--out", str(tmp_path), "--sft-rows", "60", "--grpo-rows", "20", "--sessions")
+    assert done.returncode == 0, done.stderr
+    splits = Counter(one["split"] for one in read_sessions(tmp_path / "grpo_sessions.jsonl"))
+    assert splits == {"train": 20, "watch": 32, "test": 96}
+    assert {one["split"] for one in read_sessions(tmp_path / "sft_sessions.jsonl")} == {"train"}
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_demo_holds_the_first_72_cards(cards: tuple[Card, ...]) -> None:
+    assert [card.id for card in cards] == [card.id for card in load_cards(DEFAULT_CARDS)[:DEMO_CARDS]]
+    assert (len(cards), cards[0].id, cards[-1].id) == (72, "rain_jacket", "flashlight")
+
+
+def test_too_few_cards_for_the_demo_are_an_error(tmp_path: Path, card_file: Path) -> None:
+    short = tmp_path / "short.jsonl"
+    short.write_text("".join(card_file.read_text(encoding="utf-8").splitlines(keepends=True)[:5]), encoding="utf-8")
+    with pytest.raises(ValueError, match="holds 5 cards, the demo needs 72"):
+        write_demo_cards(short, tmp_path / "out.jsonl")

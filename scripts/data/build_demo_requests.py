@@ -1,8 +1,9 @@
 """Write the demo's request sets: SFT rows, GRPO prompts, and the watch, test and dev92 records.
 
 Training requests come from templates_train.json and never use a card's held-out attributes; watch and test have
-templates of their own and mostly ask for held-out attributes; dev92 is written by hand. Training requests close to
-a dev92 text are dropped. The same cards, templates and seed give the same bytes.
+templates of their own and mostly ask for held-out attributes; dev92 are the anchors, written by hand. Training
+requests close to a dev92 text are dropped. With --sessions they are written as sessions, for the builders of golden
+records and sets. The same cards, templates and seed give the same bytes.
 """
 
 import argparse
@@ -20,10 +21,11 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # run as a script, only this file's folder is on the path
 
-from reward.planner_reward import parse_golden  # noqa: E402
 from scripts.data.demo_requests import FAMILIES, Request, Shopper, Unwanted, golden_record, target_plan  # noqa: E402
 from scripts.data.demo_templates import load_templates  # noqa: E402
+from scripts.data.dev_from_anchors import load_dev  # noqa: E402
 from scripts.data.near_duplicates import HeldTexts, normalised  # noqa: E402
+from scripts.data.sessions import PLAN_HINT_KEYS, Session, turn  # noqa: E402
 from swift_plugin.cards import Card, load_cards  # noqa: E402
 from swift_plugin.prompts import build_messages  # noqa: E402
 from swift_plugin.settings import PROMPT_STYLES, Settings  # noqa: E402
@@ -110,38 +112,6 @@ def first_of_each_family(rows: Sequence[Record], counts: Mapping[str, int]) -> l
     return found
 
 
-def load_dev(path: Path, cards: Sequence[Card], style: str) -> list[Record]:
-    """The hand-written records, with messages and golden added. ValueError names the record.
-
-    A golden leaves out `must_not`: what passes for the thing in the catalogue stands on its card alone.
-    """
-    by_anchor = {card.anchor: card for card in cards}
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        row = json.loads(line)
-        where = f"{path.name}:{number} ({row.get('id')})"
-        missing = {"id", "text", "prior_context", "family", "source", "golden"} - set(row)
-        if missing:
-            raise ValueError(f"{where}: lacks {', '.join(sorted(missing))}")
-        golden = parse_golden(row["golden"], where)
-        if golden["category_anchor"]:
-            if golden["category_anchor"] not in by_anchor:
-                raise ValueError(f"{where}: category_anchor {golden['category_anchor']!r} is the anchor of no card")
-            golden["must_not"] = list(by_anchor[golden["category_anchor"]].must_not)
-        rows.append(
-            {
-                "id": row["id"],
-                "messages": build_messages(row["text"], row["prior_context"], style),
-                "text": row["text"],
-                "prior_context": row["prior_context"],
-                "family": row["family"],
-                "split": "dev92",
-                "golden_json": json.dumps(golden, ensure_ascii=False),
-            }
-        )
-    return rows
-
-
 def make_sets(
     cards: Sequence[Card], unwanted: Sequence[Unwanted], dev: list[Record], seed: int, rows: tuple[int, int], style: str
 ) -> dict[str, list[Record]]:
@@ -180,6 +150,30 @@ def make_sets(
     return sets
 
 
+def sessions_of(rows: Sequence[Record], cards: Sequence[Card]) -> list[Session]:
+    """The rows of a set as sessions: golden record and, from an answer, the plan hint stand on the last turn."""
+    by_anchor = {card.anchor: card.id for card in cards}
+    sessions = []
+    for row in rows:
+        golden = json.loads(row["golden_json"])
+        hint = None
+        if row["messages"][-1]["role"] == "assistant":
+            plan = json.loads(row["messages"][-1]["content"])
+            hint = {key: plan[key] for key in PLAN_HINT_KEYS}
+        sessions.append(
+            {
+                "id": row["id"],
+                "source": "template",
+                "family": row["family"],
+                "card": by_anchor.get(golden["category_anchor"]),
+                "split": row["split"],
+                "dimensions": {},
+                "turns": [*map(turn, row["prior_context"]), turn(row["text"], golden, hint)],
+            }
+        )
+    return sessions
+
+
 def write_atomically(path: Path, rows: Sequence[Record]) -> None:
     """Write JSON lines through a temporary file beside `path`."""
     scratch = path.with_name(path.name + ".partial")
@@ -213,11 +207,14 @@ def main() -> int:
         epilog="example:\n  PLANNER_PROMPT=short python scripts/data/build_demo_requests.py --out build/demo --seed 7",
     )
     parser.add_argument("--cards", type=Path, default=DATA / "category_cards.jsonl", help="category cards (JSONL)")
-    parser.add_argument("--dev", type=Path, default=DATA / "demo" / "dev92.jsonl", help="hand-written records (JSONL)")
+    parser.add_argument("--dev", type=Path, default=DATA / "anchors.jsonl", help="anchors, which become dev92")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo", help="folder to write to")
     parser.add_argument("--seed", type=int, default=7, help="seed of all drawing (default 7)")
     parser.add_argument("--sft-rows", type=int, default=6000, help="SFT rows (default 6000)")
     parser.add_argument("--grpo-rows", type=int, default=1500, help="GRPO prompts (default 1500)")
+    parser.add_argument(
+        "--sessions", action="store_true", help="write sft_sessions.jsonl and grpo_sessions.jsonl (with watch and test)"
+    )
     parser.add_argument("--prompt-style", choices=PROMPT_STYLES, help="system prompt (default: PLANNER_PROMPT)")
     args = parser.parse_args()
     if args.sft_rows < 1 or args.grpo_rows < 1:
@@ -233,8 +230,13 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     args.out.mkdir(parents=True, exist_ok=True)
-    for name, rows in sets.items():
-        write_atomically(args.out / f"{name}.jsonl", rows)
+    if args.sessions:
+        prompts = [*sets["grpo"], *sets["watch"], *sets["test"]]
+        write_atomically(args.out / "sft_sessions.jsonl", sessions_of(sets["sft"], cards))
+        write_atomically(args.out / "grpo_sessions.jsonl", sessions_of(prompts, cards))
+    else:
+        for name, rows in sets.items():
+            write_atomically(args.out / f"{name}.jsonl", rows)
     report = {name: counted(rows) for name, rows in sets.items()}
     print(json.dumps({"out": str(args.out), "seed": args.seed, "prompt_style": style, "sets": report}, indent=1))
     return 0

@@ -39,11 +39,11 @@ def held_out(sessions: Sequence[Session]) -> set[str]:
     for session in sessions:
         families[session["family"]][wording(session)].append(session)
     chosen: set[str] = set()
-    for family, wordings in families.items():
+    for wordings in families.values():
         wanted = HELD_OUT * sum(map(len, wordings.values()))
         fit = [name for name, rows in wordings.items() if all(map(_may_be_held_out, rows))]
         taken = 0
-        for name in sorted(fit, key=lambda one: _order(f"{family} {one}"))[: len(wordings) - 1]:
+        for name in sorted(fit, key=_order)[: len(wordings) - 1]:
             if taken >= wanted:
                 break
             chosen |= {row["id"] for row in wordings[name]}

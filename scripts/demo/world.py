@@ -17,6 +17,7 @@ RUNS = CHECKOUT / "runs"
 STORE = DEMO_DIR / "catalog.edge"
 SFT_SET, GRPO_SET = DEMO_DIR / "sft.jsonl", DEMO_DIR / "grpo.jsonl"
 WATCH_SET, DEV_SET = DEMO_DIR / "watch.jsonl", DEMO_DIR / "dev92.jsonl"
+DEMO_CARDS = DEMO_DIR / "cards.jsonl"
 CALIBRATION = DEMO_DIR / "calibration.json"
 DATA_STAMPS = DEMO_DIR / "stages"
 PROMPT_STYLE = "short"  # the nano model reads the short prompt
@@ -54,14 +55,20 @@ def kept_variables() -> dict[str, str]:
 
 
 def data_stages() -> list[Stage]:
-    """Cards and templates to catalogue, embedded index and request sets."""
-    cards = CHECKOUT / "data" / "category_cards.jsonl"
+    """Cards, templates and anchors to catalogue, embedded index and request sets."""
+    all_cards, anchors = CHECKOUT / "data" / "category_cards.jsonl", CHECKOUT / "data" / "anchors.jsonl"
     scripts = CHECKOUT / "scripts" / "data"
     return [
         Stage(
+            "cards",
+            [PYTHON, "scripts/data/demo_cards.py", "--out", str(DEMO_CARDS)],
+            [all_cards, scripts / "demo_cards.py"],
+            [DEMO_CARDS],
+        ),
+        Stage(
             "catalogue",
-            [PYTHON, "scripts/data/build_demo_catalog.py", "--out", str(DEMO_CATALOG)],
-            [cards, scripts / "build_demo_catalog.py"],
+            [PYTHON, "scripts/data/build_demo_catalog.py", "--cards", str(DEMO_CARDS), "--out", str(DEMO_CATALOG)],
+            [DEMO_CARDS, scripts / "build_demo_catalog.py"],
             [DEMO_CATALOG],
         ),
         Stage(
@@ -73,8 +80,9 @@ def data_stages() -> list[Stage]:
         Stage(
             "requests",
             [PYTHON, "scripts/data/build_demo_requests.py", "--out", str(DEMO_DIR), "--prompt-style", PROMPT_STYLE]
-            + ["--sft-rows", str(SFT_ROWS)],
-            [cards, CHECKOUT / "data" / "demo", CHECKOUT / "data" / "prompts", *sorted(scripts.glob("*.py"))],
+            + ["--cards", str(DEMO_CARDS), "--sft-rows", str(SFT_ROWS)],
+            [DEMO_CARDS, anchors, CHECKOUT / "data" / "demo", CHECKOUT / "data" / "prompts"]
+            + sorted(scripts.glob("*.py")),
             [SFT_SET, GRPO_SET, WATCH_SET, DEV_SET],
         ),
     ]
@@ -86,9 +94,9 @@ def calibration_stage() -> Stage:
     return Stage(
         "calibration",
         [PYTHON, "scripts/eval/calibrate_reward.py", "--data", str(DEV_SET), "--catalog", str(DEMO_CATALOG)]
-        + ["--train", str(GRPO_SET), "--out", str(CALIBRATION)],
+        + ["--train", str(GRPO_SET), "--cards", str(DEMO_CARDS), "--out", str(CALIBRATION)],
         [DEV_SET, DEMO_CATALOG, GRPO_SET, DATA_STAMPS / "index.json", *held]
-        + [CHECKOUT / "data" / "category_cards.jsonl", CHECKOUT / "reward" / "planner_reward.py"],
+        + [DEMO_CARDS, CHECKOUT / "reward" / "planner_reward.py"],
         [CALIBRATION],
         {"PLANNER_STORE_DIR": str(STORE)},
         verdict=True,

@@ -1,0 +1,287 @@
+"""The golden stage through its command, against a real chat server that fails in every way an endpoint fails."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_server import ChatServer, Reply
+from commands import ROOT, World, clean_environment
+from faulty_http import Fault
+
+from scripts.data.build_planner_golden import check_rulings
+from scripts.data.golden_rows import Findings, golden_row, turns_of
+from scripts.data.planner_golden_overrides import Ruling, by_id, row_sha256
+from scripts.data.sessions import Session, turn, write_rows
+
+VOTE = {"category": "跑鞋", "domains": ["footwear"], "must_have": ["waterproof"], "anchor": "running shoes"}
+GOLDEN = {
+    "category": "跑鞋",
+    "domains": ["footwear"],
+    "budget_amount": 300,
+    "clear_budget": False,
+    "must_have": ["waterproof"],
+    "category_anchor": "running shoes",
+    "exclude_expected": True,
+    "status": "agree",
+}
+SECRET = "sk-not-for-any-log"
+
+
+def session(identity: str, *turns: dict[str, Any], **changes: Any) -> Session:
+    base = {"id": identity, "source": "template", "family": "attribute", "card": None, "split": "train"}
+    return {**base, "dimensions": {}, "turns": list(turns), **changes}
+
+
+def vote(**changes: Any) -> str:
+    return json.dumps({**VOTE, **changes}, ensure_ascii=False)
+
+
+class Stage:
+    """A folder with sessions, and the command run on it."""
+
+    def __init__(self, folder: Path, *sessions: Session) -> None:
+        self.folder = folder
+        write_rows(folder / "sessions.jsonl", sessions)
+
+    def command(self, *more: str) -> list[str]:
+        names = ["sessions.jsonl", "--out", "golden.jsonl", "--report", "report.json"]
+        files = [name if name.startswith("--") else str(self.folder / name) for name in names]
+        return [sys.executable, "scripts/data/build_planner_golden.py", *files, *more]
+
+    def run(self, *more: str, code: int = 0) -> str:
+        environment = {**clean_environment(), "PLANNER_API_KEY": SECRET}
+        done = subprocess.run(
+            self.command(*more), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        printed = done.stdout + done.stderr
+        assert done.returncode == code, printed
+        assert "Traceback" not in printed and SECRET not in printed
+        return printed
+
+    def asking(self, server: ChatServer, *more: str, code: int = 0) -> str:
+        return self.run("--endpoint", server.base_url, "--model", "judge", *more, code=code)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "golden.jsonl").read_text(encoding="utf-8").splitlines()]
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
+
+
+def test_without_an_endpoint_nothing_is_guessed(tmp_path: Path) -> None:
+    stage = Stage(
+        tmp_path,
+        session("made", turn("想买防水跑鞋，三百以内，不要黑色的", GOLDEN)),
+        session("differs", turn("想买防水跑鞋，五百以内", GOLDEN)),
+        session("unknown", turn("想买个台灯")),
+        session("fragment", turn("刚才那款有大号吗")),
+    )
+    stage.run()
+    rows = {row["id"]: row for row in stage.rows}
+    assert set(rows) == {"made#0", "differs#0", "fragment#0"}
+    assert rows["made#0"]["golden"] == {**GOLDEN, "budget_uncertain": False, "must_not": []}
+    assert rows["differs#0"]["golden"]["budget_amount"] == 500  # the rule stands
+    assert rows["fragment#0"]["status"] == "context_missing" and rows["fragment#0"]["golden"]["category"] is None
+    report = stage.report
+    assert [one["id"] for one in report["rows_without_golden"]] == ["unknown#0"]
+    assert [one["id"] for one in report["budget_differs"]] == ["differs#0"]
+    assert [one["id"] for one in report["exclusion_differs"]] == ["differs#0"]
+    assert "differs#0" in (tmp_path / "report.txt").read_text(encoding="utf-8")
+
+
+def test_votes_decide_and_audit_over_the_whole_session(tmp_path: Path) -> None:
+    stage = Stage(
+        tmp_path,
+        session("open", turn("想买跑鞋"), turn("要防水的，三百左右")),
+        session("made", turn("想买防水拖鞋，三百以内，不要黑色的", {**GOLDEN, "category": "拖鞋"})),
+        session("fragment", turn("刚才那款有大号吗")),
+    )
+    with ChatServer(lambda model, text, n: vote(), api_key=SECRET) as server:
+        stage.asking(server, "--prices", "1", "2")
+        temperatures = {request.body["temperature"] for request in server.requests}
+        seen = [request.body["messages"][-1]["content"] for request in server.requests]
+    assert temperatures == {0.0, 0.3, 0.6}
+    assert any("想买跑鞋" in text and "要防水的" in text for text in seen)
+    rows = {row["id"]: row for row in stage.rows}
+    assert rows["open#1"]["golden"]["category"] == "跑鞋" and rows["open#1"]["golden"]["budget_amount"] == 300
+    assert rows["open#1"]["golden_from"] == {"budget": "rule", "category": "votes", "exclude": "rule"}
+    assert rows["made#0"]["golden"]["category"] == "拖鞋"
+    assert rows["fragment#0"]["golden"]["category"] is None and rows["fragment#0"]["status"] == "context_missing"
+    votes = stage.report["votes"]
+    assert (votes["audited"], votes["audited_differs"], votes["audit_differs_by_field"]) == (1, 1, {"category": 1})
+    usage = stage.report["usage"]
+    expected = (12 * 100 * 1 + usage["completion_tokens"] * 2) / 1e6
+    assert usage["prompt_tokens"] == 12 * 100 and usage["cost"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("replies", "status", "why"),
+    [
+        ([vote(), vote(), Reply("", "stop")], "agree", "an empty one fails, two carry"),
+        ([vote(), vote(), Reply(None, "stop")], "agree", "no content at all fails"),
+        ([vote(), Reply(vote(), "length"), vote(category="拖鞋")], "review", "a cut one fails, though it reads well"),
+        ([vote(), "我不知道", Reply("", "stop")], None, "one vote is no golden"),
+    ],
+)
+def test_an_empty_or_cut_answer_is_no_opinion(
+    tmp_path: Path, replies: list[Reply | str], status: str | None, why: str
+) -> None:
+    stage = Stage(tmp_path, session("open", turn("想买防水的跑鞋")))
+    with ChatServer(lambda model, text, n: replies[n]) as server:
+        stage.asking(server, "--workers", "1")
+    assert [row["status"] for row in stage.rows] == ([] if status is None else [status]), why
+    assert stage.report["votes"]["failed"] == sum(one != vote() and one != vote(category="拖鞋") for one in replies)
+
+
+def test_429_500_a_reset_and_a_stalled_reply_are_asked_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, session("open", turn("想买防水的跑鞋")))
+    with ChatServer(lambda model, text, n: vote()) as server:
+        stall = Fault(stall_s=900)  # longer than the command may take: only a timeout of its own ends the wait
+        server.fail(Fault(429, headers=(("Retry-After", "0"),)), Fault(500), Fault(reset=True), stall)
+        stage.asking(server, "--workers", "1", "--timeout", "5")
+        assert len(server.requests) == 3 + 4
+    assert stage.rows[0]["status"] == "agree" and stage.report["usage"]["retries"] == 4
+
+
+def test_an_endpoint_that_stays_down_stops_the_run_and_says_how_to_go_on(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, session("open", turn("想买防水的跑鞋")))
+    with ChatServer(lambda model, text, n: Reply(status=503)) as server:
+        printed = stage.asking(server, "--retry-seconds", "1", code=2)
+    assert "503" in printed and "Run the same command again" in printed
+    assert not (tmp_path / "golden.jsonl").exists()
+
+
+def test_a_wrong_key_stops_at_once_and_is_not_repeated(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, session("open", turn("想买防水的跑鞋")))
+    with ChatServer(lambda model, text, n: vote(), api_key="another") as server:
+        printed = stage.asking(server, "--workers", "1", code=2)
+        assert "401" in printed and "key" in printed
+        assert len(server.requests) == 1
+
+
+def test_after_a_kill_nothing_is_asked_twice(tmp_path: Path) -> None:
+    sessions = [session(f"s{number}", turn(f"想买防水的跑鞋{'啊' * number}")) for number in range(4)]
+    stage = Stage(tmp_path, *sessions)
+    answered: list[str] = []
+
+    def script(model: str, text: str, n: int) -> Reply | str:
+        if len(answered) >= 5:
+            return Reply(vote(), "stop", stall_s=60 if not resumed else 0)
+        answered.append(text)
+        return vote()
+
+    resumed: list[bool] = []
+    with ChatServer(script) as server:
+        more = ("--endpoint", server.base_url, "--model", "judge", "--workers", "1")
+        cache = tmp_path / "golden.votes" / "answers.jsonl"
+        process = subprocess.Popen(stage.command(*more), cwd=ROOT, env=clean_environment(), stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 280
+        while not (cache.exists() and cache.read_bytes().count(b"\n") == 5 and len(server.requests) == 6):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        with cache.open("ab") as file:
+            file.write(b'{"key": "cut')  # the line it was writing when it was killed
+        resumed.append(True)
+        stage.asking(server, "--workers", "1")
+        assert len(server.requests) == 6 + (12 - 5)  # five kept, one lost with the process
+        assert stage.report["usage"]["cached"] == 5 and stage.report["usage"]["asked"] == 7
+        stage.asking(server)
+        assert len(server.requests) == 13 and stage.report["usage"]["asked"] == 0
+    assert SECRET not in cache.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(("--endpoint", "http://127.0.0.1:1/v1"), "--model"), (("--workers", "0"), "--workers")],
+)
+def test_wrong_use(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    assert says in Stage(tmp_path, session("open", turn("想买跑鞋"))).run(*arguments, code=2)
+
+
+def test_a_broken_session_is_named(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, session("open", turn("想买跑鞋"), split="training"))
+    assert "open" in stage.run(code=2)
+
+
+# Rulings
+
+
+def made_turns() -> list[Any]:
+    return turns_of([session("made", turn("想买防水跑鞋", {**GOLDEN, "exclude_expected": False}))])
+
+
+def ruling(**changes: Any) -> Ruling:
+    fields = {"id": "made#0", "sha256": row_sha256("想买防水跑鞋", []), "reason": "a trail shoe is meant"}
+    return Ruling(**{**fields, "fields": {"category": "越野跑鞋"}, **changes})
+
+
+def test_a_ruling_wins_and_says_so() -> None:
+    findings = Findings()
+    row = golden_row(made_turns()[0], None, ruling(), findings)
+    assert row is not None and row["golden"]["category"] == "越野跑鞋" and row["status"] == "resolved"
+    assert row["golden_from"]["category"] == "override" and row["golden_from"]["budget"] == "rule"
+    assert findings.ruled[0]["reason"] == "a trail shoe is meant"
+
+
+def test_a_ruling_whose_row_changed_is_an_error() -> None:
+    with pytest.raises(ValueError, match="made#0.*changed"):
+        golden_row(made_turns()[0], None, ruling(sha256=row_sha256("想买防水的跑鞋", [])), Findings())
+    with pytest.raises(ValueError, match="made#7"):
+        check_rulings({"made#7": ruling(id="made#7")}, made_turns())
+    assert check_rulings({"other#0": ruling(id="other#0")}, made_turns()) == ["other#0"]
+
+
+@pytest.mark.parametrize(
+    ("rulings", "says"),
+    [
+        ((ruling(), ruling()), "two"),
+        ((ruling(reason=" "),), "reason"),
+        ((ruling(fields={"categroy": "x"}),), "categroy"),
+        ((ruling(fields={}),), "fields"),
+    ],
+)
+def test_a_careless_ruling_is_refused(rulings: tuple[Ruling, ...], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        by_id(rulings)
+
+
+@pytest.mark.slow
+def test_a_served_nano_model_is_asked_over_http(world: World, tmp_path: Path) -> None:
+    """`swift deploy` of the untrained model on the CPU: its answers are no votes, and are counted as failed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = (tmp_path / "deploy.log").open("w")
+    command = [str(Path(sys.executable).with_name("swift")), "deploy", "--model", str(world.folder / "nano")]
+    command += ["--infer_backend", "transformers", "--port", str(port), "--host", "127.0.0.1"]
+    command += ["--model_type", "qwen3", "--template", "qwen3_nothinking"]
+    command += ["--served_model_name", "nano", "--torch_dtype", "float32"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=clean_environment(), stdout=log, stderr=log, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 300
+        while "Uvicorn running" not in (tmp_path / "deploy.log").read_text(encoding="utf-8"):
+            assert time.monotonic() < deadline and process.poll() is None, (tmp_path / "deploy.log").read_text()
+            time.sleep(1)
+        stage = Stage(tmp_path, session("open", turn("想买跑鞋")))
+        stage.run("--endpoint", f"http://127.0.0.1:{port}/v1", "--model", "nano", "--workers", "1")
+        report = stage.report
+        assert report["votes"]["asked"] == report["votes"]["failed"] == report["usage"]["asked"] == 3
+        assert report["usage"]["completion_tokens"] > 0 and report["no_golden"] == 1
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=60)
+        log.close()
