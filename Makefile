@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SHARED := -n 2 --dist loadgroup --no-loadscope-reorder  # two processes; tests/conftest.py says who gets what
+SHARED := -n 2 --dist loadfile --no-loadscope-reorder  # two processes, a test file stays in one
 
 .PHONY: help setup demo demo-seeds data smoke test test-all mutation lint clean
 

@@ -130,9 +130,9 @@ def test_the_manifest_says_how_the_run_was_made(grpo: Path, sft: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def evaluations(world: World, base: Path, grpo: Path) -> dict[str, str]:
+def evaluations(world: World, base: Path, sft: Path, grpo: Path) -> dict[str, str]:
     prefixes = {}
-    for label, adapter in (("sft", world.folder / "sft" / "checkpoint-4"), ("grpo", grpo / "checkpoint-3")):
+    for label, adapter in (("sft", sft), ("grpo", grpo / "checkpoint-3")):
         prefixes[label] = str(world.folder / "eval" / label)
         run(
             [sys.executable, "scripts/eval/eval_planner.py", "--model", str(base)]
