@@ -111,6 +111,12 @@ def test_greetings(text: str, greets: bool, reason: str) -> None:
         (["想买跑鞋", "要500以内的"], False, "the subject stands in an earlier turn"),
         (["这款跑鞋还有黑的吗"], False, "points back, but names its category"),
         (["送妈妈点什么好"], False, "a wish without a category is no follow-up"),
+        (["换一个"], True, "points back at nothing"),
+        (["刚才那款有大号吗"], True, "points back at nothing"),
+        (["想买跑鞋", "刚才那款有大号吗"], False, "the context is there"),
+        (["那个，想买台灯"], False, "那个 as an opener"),
+        (["同事那个保温杯不错"], False, "somebody's, and it is named"),
+        (["这周末想给朋友买点礼物"], False, "这 of a time"),
     ],
 )
 def test_fragments(texts: list[str], fragment: bool, reason: str, cards: tuple[Card, ...]) -> None:

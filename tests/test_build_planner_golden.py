@@ -19,6 +19,7 @@ from scripts.data.build_planner_golden import check_rulings
 from scripts.data.golden_rows import Findings, golden_row, turns_of
 from scripts.data.planner_golden_overrides import Ruling, by_id, row_sha256
 from scripts.data.sessions import Session, turn, write_rows
+from swift_plugin.cards import DEFAULT_CARDS, load_cards
 
 VOTE = {"category": "跑鞋", "domains": ["footwear"], "must_have": ["waterproof"], "anchor": "running shoes"}
 GOLDEN = {
@@ -214,7 +215,42 @@ def test_a_broken_session_is_named(tmp_path: Path) -> None:
     assert "open" in stage.run(code=2)
 
 
+def test_turns_without_a_golden_beside_one_with_it_are_chatter_unless_voted(tmp_path: Path) -> None:
+    stage = Stage(
+        tmp_path,
+        session("mixed", turn("这些都不错"), turn("想买防水跑鞋，三百以内，不要黑色的", GOLDEN), turn("嗯我再想想")),
+        session("fragment", turn("这些都不错")),
+    )
+    stage.run()
+    assert [row["id"] for row in stage.rows] == ["mixed#1", "fragment#0"]
+    assert stage.rows[0]["prior_context"] == ["这些都不错"]
+    assert [one["id"] for one in stage.report["chatter_turns"]] == ["mixed#0", "mixed#2"]
+    assert (stage.report["chatter"], stage.report["no_golden"]) == (2, 0)
+    with ChatServer(lambda model, text, n: vote(category=None, domains=None, anchor="")) as server:
+        stage.asking(server)
+    statuses = {row["id"]: row["status"] for row in stage.rows}
+    assert statuses == {"mixed#0": "context_missing", "mixed#1": "agree", "mixed#2": "agree",
+                        "fragment#0": "context_missing"}  # fmt: skip
+    assert stage.report["chatter"] == 0
+
+
+def test_the_cards_tell_a_request_from_a_fragment(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, session("open", turn("那款洗碗布还有黑的吗")))
+    stage.run()
+    assert [row["status"] for row in stage.rows] == ["context_missing"]  # no card knows the thing
+    first, *others = DEFAULT_CARDS.read_text(encoding="utf-8").splitlines()
+    card = json.loads(first)
+    first = json.dumps({**card, "aliases": [*card["aliases"], "洗碗布"]}, ensure_ascii=False)
+    cards = tmp_path / "cards.jsonl"
+    cards.write_text("\n".join([first, *others]) + "\n", encoding="utf-8")
+    stage.run("--cards", str(cards))
+    assert stage.rows == [] and stage.report["no_golden"] == 1
+    assert "none.jsonl" in stage.run("--cards", str(tmp_path / "none.jsonl"), code=2)
+
+
 # Rulings
+
+CARDS = load_cards(DEFAULT_CARDS)
 
 
 def made_turns() -> list[Any]:
@@ -228,7 +264,7 @@ def ruling(**changes: Any) -> Ruling:
 
 def test_a_ruling_wins_and_says_so() -> None:
     findings = Findings()
-    row = golden_row(made_turns()[0], None, ruling(), findings)
+    row = golden_row(made_turns()[0], None, ruling(), findings, CARDS)
     assert row is not None and row["golden"]["category"] == "越野跑鞋" and row["status"] == "resolved"
     assert row["golden_from"]["category"] == "override" and row["golden_from"]["budget"] == "rule"
     assert findings.ruled[0]["reason"] == "a trail shoe is meant"
@@ -236,7 +272,7 @@ def test_a_ruling_wins_and_says_so() -> None:
 
 def test_a_ruling_whose_row_changed_is_an_error() -> None:
     with pytest.raises(ValueError, match="made#0.*changed"):
-        golden_row(made_turns()[0], None, ruling(sha256=row_sha256("想买防水的跑鞋", [])), Findings())
+        golden_row(made_turns()[0], None, ruling(sha256=row_sha256("想买防水的跑鞋", [])), Findings(), CARDS)
     with pytest.raises(ValueError, match="made#7"):
         check_rulings({"made#7": ruling(id="made#7")}, made_turns())
     assert check_rulings({"other#0": ruling(id="other#0")}, made_turns()) == ["other#0"]

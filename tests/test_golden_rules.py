@@ -1,4 +1,4 @@
-"""Golden fields by rule: hard and soft exclusions, proven domains, fragments."""
+"""Golden fields by rule: budgets, hard and soft exclusions, proven domains."""
 
 import pytest
 
@@ -7,7 +7,6 @@ from scripts.data.golden_rules import (
     DOMAIN_EVIDENCE,
     differing,
     expects_exclusion,
-    is_fragment,
     rule_fields,
     with_proven_domains,
 )
@@ -31,25 +30,24 @@ EXCLUSIONS = [
     ("有没有别的颜色", False, "asks for another"),
     ("单独包装和防水缺一不可", False, "asks for both"),
     ("想买跑鞋", False, "nothing excluded"),
-]
-FRAGMENTS = [
-    ("换一个", (), True, "points back at nothing"),
-    ("刚才那款有大号吗", (), True, "points back at nothing"),
-    ("刚才那款有大号吗", ("想买跑鞋",), False, "the context is there"),
-    ("那款跑鞋有大号吗", (), False, "names its goods"),
-    ("那个，想买台灯", (), False, "那个 as an opener"),
-    ("有没有这个价的台灯", (), False, "points at a price"),
+    ("没有就算了", False, "gives up"),
+    ("有防水的跑鞋吗，没货就算了", False, "gives up"),
+    ("没有口袋的就算了", True, "excludes what has no pockets"),
+    ("防水那条去掉吧", False, "a wish taken back"),
+    ("防水这个要求就取消吧", False, "a wish taken back"),
+    ("把防水的去掉", True, "excludes goods"),
+    ("第二条去掉吧", True, "excludes goods"),
+    ("不超过299块钱/绝对不要带磁铁", True, "a price, then what is excluded"),
+    ("不超过299元、不要塑料", True, "the same behind another mark"),
+    ("500以上不要带磁铁的", True, "the same without a mark"),
+    ("超过300的不要给我看", False, "refuses a price"),
+    ("500以上的就不要了", False, "refuses a price"),
 ]
 
 
 @pytest.mark.parametrize(("text", "expected", "why"), EXCLUSIONS)
 def test_hard_and_soft_exclusions(text: str, expected: bool, why: str) -> None:
     assert expects_exclusion(text) is expected, why
-
-
-@pytest.mark.parametrize(("text", "prior", "expected", "why"), FRAGMENTS)
-def test_fragments(text: str, prior: tuple[str, ...], expected: bool, why: str) -> None:
-    assert is_fragment(text, prior) is expected, why
 
 
 def test_a_proven_domain_is_added_and_none_is_removed() -> None:

@@ -1,8 +1,9 @@
 """Give every turn of the sessions its golden record: the budget by rule, the rest by construction or by three votes.
 
 Reads session files, writes one row a turn and a report (JSON, and text beside it). Without --endpoint nobody is
-asked: turns without a golden of their own are reported and left out. With it, rows that have a golden are voted on
-as well, to audit them. Answers are cached; after a kill the same command asks only what is missing.
+asked: turns without a golden of their own are reported and left out; beside turns that have one they count as
+chatter. With it, rows that have a golden are voted on as well, to audit them. Answers are cached; after a kill the
+same command asks only what is missing.
 The endpoint's key is read from PLANNER_API_KEY.
 """
 
@@ -20,6 +21,7 @@ from scripts.data.golden_votes import VARIANTS, Vote, read_vote, vote_messages
 from scripts.data.planner_golden_overrides import RULINGS, Ruling, by_id
 from scripts.data.sessions import Session, read_sessions, turn_texts, write_report, write_rows
 from scripts.data.vote_client import Cache, EndpointError, VoteClient
+from swift_plugin.cards import DEFAULT_CARDS, load_cards
 
 KEY_VARIABLE = "PLANNER_API_KEY"
 
@@ -71,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("sessions", type=Path, nargs="+", help="session files (JSONL)")
     parser.add_argument("--out", type=Path, required=True, help="golden rows to write")
     parser.add_argument("--report", type=Path, required=True, help="report to write; its text gets the suffix .txt")
+    parser.add_argument("--cards", type=Path, default=DEFAULT_CARDS, help="category cards (default: %(default)s)")
     parser.add_argument("--endpoint", metavar="URL", help="OpenAI-compatible endpoint, as http://127.0.0.1:8000/v1")
     parser.add_argument("--model", help="its model; needed with --endpoint")
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="answers kept (default: OUT with .votes)")
@@ -93,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build(args: argparse.Namespace) -> int:
     """Read, ask, decide, write."""
+    cards = load_cards(args.cards)
     turns = turns_of(read_all(args.sessions))
     rulings = by_id(RULINGS)
     for name in check_rulings(rulings, turns):
@@ -112,7 +116,7 @@ def build(args: argparse.Namespace) -> int:
         usage = client.usage.report(*(args.prices or (None, None)))
     findings, rows = Findings(), []
     for position, turn in enumerate(turns):
-        row = golden_row(turn, votes[position] if votes else None, rulings.get(turn.id), findings)
+        row = golden_row(turn, votes[position] if votes else None, rulings.get(turn.id), findings, cards)
         if row is not None:
             rows.append(row)
     data = report(rows, findings, usage)

@@ -7,7 +7,8 @@ Who decides what, for each turn:
 - exclude_expected: the maker of the row where it is known by construction, else the rule; differences are listed.
 - category, domains, must_have, must_not, anchor: by construction where the row has a golden; else by votes, to whose
   domains those are added that a word proves. Votes on a row with a golden only audit it.
-- a fragment without context has none of these, whatever the votes say: status context_missing.
+- a session's first turn that is a fragment has none of these, whatever the votes say: status context_missing.
+- a turn without a golden beside turns that have one (嗯我再想想) is chatter: no row, unless it is voted or ruled on.
 - a ruling wins over everything.
 """
 
@@ -17,10 +18,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reward.planner_reward import parse_golden
-from scripts.data.golden_rules import budget_fields, differing, expects_exclusion, is_fragment, with_proven_domains
+from scripts.data.anchor_filter import is_fragment
+from scripts.data.golden_rules import budget_fields, differing, expects_exclusion, with_proven_domains
 from scripts.data.golden_votes import FIELDS_AUDITED, Vote, disagreements, majority
 from scripts.data.planner_golden_overrides import Ruling, ruled
 from scripts.data.sessions import Session, turn_texts
+from swift_plugin.cards import Card
 
 BUDGET_KEYS = ("budget_amount", "clear_budget", "budget_uncertain")
 UNKNOWN = {"category": None, "domains": None, "must_have": [], "category_anchor": ""}
@@ -50,6 +53,11 @@ class Turn:
         made: dict[str, Any] | None = self.session["turns"][self.index]["golden"]
         return made
 
+    @property
+    def beside_goldens(self) -> bool:
+        """Whether this turn has no record by construction, and another turn of the session has."""
+        return self.golden is None and any(one["golden"] is not None for one in self.session["turns"])
+
 
 @dataclass
 class Findings:
@@ -59,6 +67,7 @@ class Findings:
     exclusion_differs: list[dict[str, Any]] = field(default_factory=list)
     vote_differs: list[dict[str, Any]] = field(default_factory=list)
     no_golden: list[dict[str, Any]] = field(default_factory=list)
+    chatter: list[dict[str, Any]] = field(default_factory=list)
     ruled: list[dict[str, Any]] = field(default_factory=list)
     votes: Counter[str] = field(default_factory=Counter)
     agreed: Counter[str] = field(default_factory=Counter)
@@ -70,11 +79,16 @@ def turns_of(sessions: Sequence[Session]) -> list[Turn]:
 
 
 def golden_row(
-    turn: Turn, votes: Sequence[Vote | None] | None, ruling: Ruling | None, findings: Findings
+    turn: Turn,
+    votes: Sequence[Vote | None] | None,
+    ruling: Ruling | None,
+    findings: Findings,
+    cards: Sequence[Card],
 ) -> dict[str, Any] | None:
-    """The row of one turn, or None where nothing gives it a golden record; `findings` is added to.
+    """The row of one turn, or None for chatter and where nothing gives it a golden record; `findings` is added to.
 
-    `votes`: what came in for the turn, None for a failed one; None altogether when nobody was asked.
+    `votes`: what came in for the turn, None for a failed one; None altogether when nobody was asked. `cards`: by
+    their names a turn that speaks of goods is told from a fragment.
     """
     origin: dict[str, str] = {"budget": "rule"}
     verdict = majority(votes) if votes is not None else None
@@ -84,6 +98,9 @@ def golden_row(
         findings.votes["rows"] += 1
         findings.votes["rows_decided"] += verdict.vote is not None
         findings.agreed.update(verdict.agreed)
+    if turn.beside_goldens and ruling is None and (verdict is None or verdict.vote is None):
+        findings.chatter.append({"id": turn.id, "text": turn.text})
+        return None
     if turn.golden is not None:
         golden: dict[str, Any] | None = _constructed(turn, turn.golden, findings)
         origin |= {"category": "construction", "exclude": "construction"}
@@ -96,10 +113,10 @@ def golden_row(
                     {"id": turn.id, "text": turn.text, "fields": wrong, "votes": verdict.vote.to_dict()}
                 )
     else:
-        golden, source = _voted(turn, None if verdict is None else (verdict.status, verdict.vote))
+        golden, source = _voted(turn, None if verdict is None else (verdict.status, verdict.vote), cards)
         origin |= {"category": source, "exclude": "rule"}
     if ruling is not None:
-        golden = ruled(golden or rule_record(turn), ruling, turn.text, turn.prior_context)
+        golden = ruled(golden or rule_record(turn, cards), ruling, turn.text, turn.prior_context)
         origin |= {key: "override" for key in ("budget", "exclude", "category") if _rules_on(ruling, key)}
         findings.ruled.append({"id": turn.id, "reason": ruling.reason, "fields": sorted(ruling.fields)})
     if golden is None:
@@ -124,13 +141,14 @@ def golden_row(
     }
 
 
-def rule_record(turn: Turn) -> dict[str, Any]:
-    """What the words alone decide, everything else unknown."""
+def rule_record(turn: Turn, cards: Sequence[Card]) -> dict[str, Any]:
+    """What the words alone decide, everything else unknown. A turn that has turns before it has a context."""
+    fragment = turn.index == 0 and is_fragment([turn.text], cards)
     return {
         **UNKNOWN,
         **budget_fields(turn.text),
         "exclude_expected": expects_exclusion(turn.text),
-        "status": "context_missing" if is_fragment(turn.text, turn.prior_context) else "agree",
+        "status": "context_missing" if fragment else "agree",
     }
 
 
@@ -153,8 +171,10 @@ def _constructed(turn: Turn, made: Mapping[str, Any], findings: Findings) -> dic
     return {**golden, **UNKNOWN} if made["status"] == "context_missing" else golden
 
 
-def _voted(turn: Turn, decided: tuple[str | None, Vote | None] | None) -> tuple[dict[str, Any] | None, str]:
-    record = rule_record(turn)
+def _voted(
+    turn: Turn, decided: tuple[str | None, Vote | None] | None, cards: Sequence[Card]
+) -> tuple[dict[str, Any] | None, str]:
+    record = rule_record(turn, cards)
     if record["status"] == "context_missing":
         return record, "context_missing"
     status, vote = decided or (None, None)
@@ -199,6 +219,7 @@ def report(rows: Sequence[Mapping[str, Any]], findings: Findings, usage: Mapping
         "rows": len(rows),
         "sessions": len({row["session"] for row in rows}),
         "no_golden": len(findings.no_golden),
+        "chatter": len(findings.chatter),
         "status": counts("status"),
         "split": counts("split"),
         "source": counts("source"),
@@ -215,12 +236,16 @@ def report(rows: Sequence[Mapping[str, Any]], findings: Findings, usage: Mapping
         "vote_differs": findings.vote_differs,
         "ruled": findings.ruled,
         "rows_without_golden": findings.no_golden,
+        "chatter_turns": findings.chatter,
     }
 
 
 def report_text(data: Mapping[str, Any]) -> str:
     """The report for people: counts, then every difference on a line of its own."""
-    lines = [f"{data['rows']} golden rows of {data['sessions']} sessions; {data['no_golden']} turns without a golden"]
+    lines = [
+        f"{data['rows']} golden rows of {data['sessions']} sessions; {data['no_golden']} turns without a golden,"
+        f" {data['chatter']} of chatter"
+    ]
     for key in ("status", "split", "source", "golden_from", "family"):
         lines.append(f"{key}: " + ", ".join(f"{name} {count}" for name, count in data[key].items()))
     lines.append(
@@ -236,6 +261,7 @@ def report_text(data: Mapping[str, Any]) -> str:
         ("vote_differs", "audit: votes against construction (construction stands)"),
         ("ruled", "rulings"),
         ("rows_without_golden", "turns without a golden"),
+        ("chatter_turns", "chatter beside turns with a golden (no rows)"),
     ):
         lines.append(f"{title}: {len(data[key])}")
         lines += [f"  {one['id']}: " + ", ".join(f"{k} {v}" for k, v in one.items() if k != "id") for one in data[key]]

@@ -1,4 +1,4 @@
-"""Golden fields by rule: whether a turn excludes something, which domains a word proves, which turn is a fragment."""
+"""Golden fields by rule: what a turn says of money, whether it excludes something, which domains a word proves."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,25 @@ _SOFT = re.compile(
     r"|别太|不要太|不能太|别老太|不(?:太|怎么|大|是很|是特别|那么|算)(?:喜欢|想要|想|爱|感冒|中意|合适|要)|没那么(?:中意|喜欢)"
     r"|能免则免|少来点|不优先|兴趣不大|一般般|有点(?:看)?腻"
 )
+_SUM = r"[\d一二两三四五六七八九十百千万.kw块元]"
+_WITHIN = r"[^，。,;；/／、|！!？?\s]"  # the same clause
+# 超过300的不要 refuses a price and ends there; 不超过300绝对不要磁铁 goes on with what is excluded.
+_REFUSED = (
+    r"(?:不要|不买|不看|不考虑|免谈)"
+    r"(?=[了啊哈哦吧呢的呀哇嘛]*(?:$|[，。,;；/／、|！!？?～~…\s])|给我|推|发|看|考虑)"
+)
 # Said about something other than the goods: no exclusion.
 _IDLE = re.compile(
     r"要不要|不要紧|别急|别忘|别客气|别担心|别的|特别|区别|类别|级别|性别|个别|分别|别致|别墅|别人|别处|告别|辨别|别针|有没有|没关系|没问题|没事"
     r"|不要超|别超|不要高于|别高于|不要太贵|(?:谢谢|不用)不用了?|不用了谢|^(?:那|我)?不要[了啦](?=$|[，。谢])|缺一不可|不买了|不看了|先不看"
-    r"|那个不买|(?:超过?了?|高于|低于|多于|少于)[\d一二两三四五六七八九十百千万.kw块元]+[^，。,;；]{0,4}(?:不要|不买|不看|不考虑|免谈)"
-    r"|[\d一二两三四五六七八九十百千万.kw块元]+(?:以[上下]|往[上下]|之[上下])[^，。,;；]{0,3}(?:不要|不看|不考虑|免谈)"
+    rf"|那个不买|(?:超过?了?|高于|低于|多于|少于){_SUM}+{_WITHIN}{{0,4}}{_REFUSED}"
+    rf"|{_SUM}(?:以[上下]|往[上下]|之[上下]){_WITHIN}{{0,3}}{_REFUSED}"
     r"|(?:价格|预算|价钱|价码|限制|上限|线)[^，。,;；]{0,4}(?:不要了|去掉|取消|划掉|不算|不管|不看)|不看(?:价格|价钱|预算)|不管(?:预算|价格)"
     r"|不考虑(?:价格|预算)|超了[^，。,;；]{0,6}不买|别让|别把|别再(?:吵|响)"
+    # 没有就算了 gives up; 没有口袋的就算了 excludes
+    r"|(?:没有?(?:合适的?|满意的?|现货|货|同款)?|[买找搜]不[到着]|[太超]贵|超预算)(?:的话|了|的)?(?:那|也|我|就)*算了吧?"
+    # 防水那条去掉吧: a wish taken back
+    r"|(?:[那这]一?条|要求|条件|限制)(?:就|先|也|都|可以|给我|帮我)*(?:去掉|划掉|取消|免了|剔除|算了吧?|不要了)"
 )
 _HARD = re.compile(
     r"(?:不要|不想要|别要|别给|别来|别推|别拿|别是|别带|别发|别塞|别弄|别买|别选|别整|别上|别看|别放|别老|别加|不能有|不能是|不能带|不能含|不可以有|不得有|不许有"
@@ -57,12 +68,6 @@ _unknown = {domain for domain, _ in DOMAIN_EVIDENCE} - (set(DOMAINS) - {RESERVED
 if _unknown:  # a domain renamed in planner_reward.py and not here
     raise ValueError(f"DOMAIN_EVIDENCE names {sorted(_unknown)}, which planner_reward.DOMAINS does not allow")
 
-# Words that point at something shown or said earlier: the turn cannot be understood alone.
-_POINTS_BACK = re.compile(
-    r"^(?:那(?!个[，,])|这|换(?!了)|再|还有|刚(?:才|说|那|刚)|上次|上回|跟上|同款|第[一二三四五六七八九十\d]+个|右边|左边|头一个|照)"
-    r"|(?:刚才?|上面|前面|之前)(?:说|讲|发|推|那|第)|[这那](?:款|几款|几个|一批|批|些|个(?![，,档价数]))|你发的|一样的|换一[个批]|上一个"
-)
-
 
 def expects_exclusion(text: str) -> bool:
     """Whether the turn states a hard exclusion (不要, 别给我); a wish (尽量别, 不太喜欢) is none.
@@ -77,11 +82,6 @@ def with_proven_domains(domains: Sequence[str], text: str) -> list[str]:
     """`domains` and those that a word of `text` proves, which are added at the end; none is ever removed."""
     proven = [domain for domain, pattern in _EVIDENCE if pattern.search(text)]
     return list(dict.fromkeys([*domains, *proven]))
-
-
-def is_fragment(text: str, prior_context: Sequence[str]) -> bool:
-    """Whether the turn points back at a conversation that is not there, and names no goods of its own."""
-    return not prior_context and _POINTS_BACK.search(text) is not None and not with_proven_domains((), text)
 
 
 def budget_fields(text: str) -> dict[str, Any]:

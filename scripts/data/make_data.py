@@ -83,8 +83,8 @@ def stages(out: Path, cards: Path, sessions: int, style: str) -> list[Stage]:
         stage(
             "golden",
             "build_planner_golden",
-            [files["gated"], "--out", files["golden"], "--report", out / "golden.report.json"],
-            [files["gated"], *rules],
+            [files["gated"], *with_cards, "--out", files["golden"], "--report", out / "golden.report.json"],
+            [files["gated"], cards, *rules],
             [files["golden"], out / "golden.report.json"],
         ),
         stage(
