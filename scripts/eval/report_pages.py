@@ -8,7 +8,7 @@ from scripts.eval.comparison import BAD, BETTER
 from scripts.eval.evaluation_files import MODES
 from scripts.eval.grpo_log import GrpoRun
 from scripts.eval.report_data import Gathered
-from scripts.eval.result_table import row
+from scripts.eval.result_table import HEADER, row
 from scripts.eval.summary import PARTS
 
 CURVES = {
@@ -45,7 +45,6 @@ def counted(value: Mapping[str, Any] | None) -> str:
 
 
 def result_section(found: Gathered, warning: str | None) -> str:
-    header = ["model", "decoding", "reward [95 %]", *PARTS, "format rate", "keywords where needed", "exclusions stated"]
     rows = [
         row(label, mode, item["summary"][mode])
         for label, item in found.evaluations.items()
@@ -53,7 +52,7 @@ def result_section(found: Gathered, warning: str | None) -> str:
         if mode in item["summary"]
     ]
     note = f'<p class="bad">Do not read these rows against each other: {escape(warning)}</p>' if warning else ""
-    return note + table(header, rows) + "<p>Default weights, no gates. In brackets: completions that took part.</p>"
+    return note + table(HEADER, rows) + "<p>Default weights, no gates. In brackets: completions that took part.</p>"
 
 
 def dimension_section(found: Gathered) -> str:

@@ -13,7 +13,11 @@ from typing import Any
 from scripts.eval.evaluation_files import MODES, check_comparable, json_text, load, write_atomically
 from scripts.eval.summary import PARTS, bootstrap_interval, paired_difference, part_values
 
-SHARES = ("format_rate", "keywords_where_needed", "exclusions_where_expected")  # what the reward's total may hide
+HEADER = ("model", "decoding", "reward [95 %]", *PARTS, "format rate", "keywords where needed")
+HEADER += ("exclusions stated", "correct abstentions")
+ABSTENTIONS = "correct_abstentions_of_those_that_should"
+# What the reward's total may hide.
+SHARES = ("format_rate", "keywords_where_needed", "exclusions_where_expected", ABSTENTIONS)
 SHARE_FALL = 0.05  # a count that lost more than a twentieth is named
 FALL = 0.01  # a part that lost more than this is named; below it a dev set of 92 shows rounding
 
@@ -27,14 +31,14 @@ def row(label: str, mode: str, summary: Mapping[str, Any]) -> list[str]:
     needed = summary["keywords_where_needed"]
     excluded = summary["exclusions_where_expected"]
     cells += [f"{summary['format_rate']['share']:.3f}", f"{needed['count']}/{needed['of']}"]
-    cells += [f"{excluded['count']}/{excluded['of']}"]
+    abstained = summary[ABSTENTIONS]
+    cells += [f"{excluded['count']}/{excluded['of']}", f"{abstained['count']}/{abstained['of']}"]
     return cells
 
 
 def table(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
     """A Markdown table: means with the number of completions that took part in brackets."""
-    header = ["model", "decoding", "reward [95 %]", *PARTS, "format rate", "keywords where needed", "exclusions stated"]
-    rows = [header, ["---"] * len(header)]
+    rows = [list(HEADER), ["---"] * len(HEADER)]
     for label, item in evaluations.items():
         rows += [row(label, mode, item["summary"][mode]) for mode in MODES if mode in item["summary"]]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
