@@ -29,6 +29,7 @@ SFT_ROWS, SFT_EPOCHS, SFT_RATE, SFT_BATCH = 12_000, 2, "2e-3", 16
 GRPO_STEPS, GRPO_RATE = 100, "2e-4"
 # A constant 3e-4 learns faster and falls apart after some 70 steps (the sampled keywords turn into byte fragments).
 GRPO_SCHEDULE = ("--lr_scheduler_type", "linear", "--warmup_steps", "5")
+EVAL_TOKENS = 128  # an untrained model never ends: at 256 tokens its evaluation alone takes minutes
 MAX_LENGTH, MAX_COMPLETION = 256, 96  # tokens; the longest demo plan has 50, the longest prompt 58
 
 GRPO_LOG, GRPO_CURVES = "grpo_log.json", "grpo_curves.png"  # what analyze_grpo_log.py writes
@@ -203,7 +204,8 @@ class SeedRun:
         return Stage(
             f"eval-{label}",
             [PYTHON, "scripts/eval/eval_planner.py", "--model", str(model), "--data", str(DEV_SET)]
-            + ["--samples", str(SAMPLES), "--seed", str(self.seed), "--out", str(prefix)],
+            + ["--samples", str(SAMPLES), "--seed", str(self.seed), "--max-new-tokens", str(EVAL_TOKENS)]
+            + ["--out", str(prefix)],
             [model, DEV_SET, DATA_STAMPS / "index.json", CHECKOUT / "reward" / "planner_reward.py"],
             files,
             self.environment(model, PLANNER_STORE_DIR=str(STORE)),

@@ -31,7 +31,7 @@ from scripts.eval.endpoint_calls import (
 )
 from scripts.eval.error_classes import error_classes
 from scripts.eval.evaluation_files import MODES, json_text, jsonl, records_path, summary_path, write_atomically
-from scripts.eval.generate import BACKENDS, LocalModel, generate
+from scripts.eval.generate import BACKENDS, MAX_NEW_TOKENS, LocalModel, generate
 from scripts.eval.summary import share, spread, summarise
 from scripts.eval.tiers import tiers
 from swift_plugin.encoders import EncoderError
@@ -240,7 +240,9 @@ def local_answers(args: argparse.Namespace, rows: Sequence[Row], model: LocalMod
     def answers(mode: str) -> Answers:
         samples = 0 if mode == "greedy" else args.samples
         prompts = [row["messages"] for row in rows]
-        return generate(engine, prompts, samples=samples, seed=args.seed, label=f"{args.out.name} {mode}"), {}
+        label = f"{args.out.name} {mode}"
+        cut = args.max_new_tokens or MAX_NEW_TOKENS
+        return generate(engine, prompts, samples=samples, seed=args.seed, label=label, max_new_tokens=cut), {}
 
     return answers
 
@@ -280,6 +282,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="prompt set with golden_json (dev92.jsonl)")
     parser.add_argument("--samples", type=int, default=0, help="samples a record beside the greedy pass (default 0)")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help=f"sampling seed (default {DEFAULT_SEED})")
+    parser.add_argument(
+        "--max-new-tokens", type=int, help=f"where a local model's completion is cut (default {MAX_NEW_TOKENS})"
+    )
     parser.add_argument("--gates", default="", help="comma list of gates for a second, labelled column in `extra`")
     parser.add_argument(
         "--kl-to", metavar="FOLDER", help="adapter or model folder: mean token KL of the local model to it"
@@ -288,8 +293,15 @@ def parse_arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.samples < 0:
         parser.error(f"--samples {args.samples}: use 0 (greedy only) or more")
-    if args.endpoint and (args.adapter or args.backend or args.kl_to):
-        parser.error("--endpoint goes with --model NAME alone: --adapter, --backend and --kl-to are for local models")
+    if args.max_new_tokens is not None and args.max_new_tokens < 1:
+        parser.error(f"--max-new-tokens {args.max_new_tokens}: use 1 or more")
+    if args.max_new_tokens is not None and args.kl_to:
+        parser.error(f"--kl-to reads completions cut at {MAX_NEW_TOKENS} tokens: leave out --max-new-tokens")
+    if args.endpoint and (args.adapter or args.backend or args.kl_to or args.max_new_tokens):
+        parser.error(
+            "--endpoint goes with --model NAME alone: --adapter, --backend, --kl-to and --max-new-tokens are for local "
+            "models"
+        )
     if not args.endpoint and args.concurrency is not None:
         parser.error("--concurrency is for --endpoint")
     if args.kl_to and args.backend == "vllm":
@@ -317,7 +329,7 @@ def run(args: argparse.Namespace) -> None:
         answers = endpoint_answers(calls, endpoint, rows, args.samples, args.seed, args.out.name, retry_failures=True)
     else:
         model = LocalModel(args.model, args.adapter, args.backend or BACKENDS[0])
-        facts |= {"backend": model.backend}
+        facts |= {"backend": model.backend, "max_new_tokens": args.max_new_tokens or MAX_NEW_TOKENS}
         answers = local_answers(args, rows, model)
     modes = MODES if args.samples else MODES[:1]
     summary, records = evaluate(env, rows, facts, answers, modes, args.out, gates)

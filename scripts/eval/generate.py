@@ -63,7 +63,13 @@ def model_type(model: str) -> str | None:
 
 
 def generate(
-    engine: Any, prompts: Sequence[list[dict[str, str]]], *, samples: int, seed: int, label: str
+    engine: Any,
+    prompts: Sequence[list[dict[str, str]]],
+    *,
+    samples: int,
+    seed: int,
+    label: str,
+    max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> list[list[str]]:
     """`samples` completions a prompt: samples = 0 means one greedy completion.
 
@@ -72,6 +78,7 @@ def generate(
         prompts: chat messages without an answer.
         seed: seeds torch before the first batch, and vLLM's requests; greedy decoding does not depend on it.
         label: text of the progress bar.
+        max_new_tokens: where a completion that does not end is cut.
 
     Returns: a list per prompt, in order.
     """
@@ -82,7 +89,7 @@ def generate(
     torch.manual_seed(seed)
     greedy = samples == 0
     config = RequestConfig(
-        max_tokens=MAX_NEW_TOKENS,
+        max_tokens=max_new_tokens,
         temperature=0.0 if greedy else SAMPLE_TEMPERATURE,
         top_p=1.0 if greedy else SAMPLE_TOP_P,
         top_k=SAMPLE_TOP_K,
