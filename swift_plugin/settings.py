@@ -128,15 +128,15 @@ class Settings:
         def read(name: str, parse: Callable[[str, str], Any], default: Any) -> Any:
             return parse(name, values[name]) if name in values else default
 
-        embed_url = read("PLANNER_EMBED_URL", _url, None)
+        embed_url = read("PLANNER_EMBED_URL", check_url, None)
         return cls(
             reward_file=read("PLANNER_REWARD_FILE", _path, cls.reward_file),
             embed_url=embed_url,
             embed_model=values.get("PLANNER_EMBED_MODEL", DEFAULT_EMBED_MODEL if embed_url else None),
-            embed_api_key=read("PLANNER_EMBED_API_KEY", _key, None),
+            embed_api_key=read("PLANNER_EMBED_API_KEY", check_key, None),
             embed_batch=read("PLANNER_EMBED_BATCH", _count, cls.embed_batch),
-            qdrant_url=read("QDRANT_URL", _url, None),
-            qdrant_api_key=read("QDRANT_API_KEY", _key, None),
+            qdrant_url=read("QDRANT_URL", check_url, None),
+            qdrant_api_key=read("QDRANT_API_KEY", check_key, None),
             collection=read("QDRANT_COLLECTION", _collection, cls.collection),
             store_dir=read("PLANNER_STORE_DIR", _path, cls.store_dir),
             retry_budget_s=read("PLANNER_RETRY_SECONDS", _seconds, cls.retry_budget_s),
@@ -160,7 +160,8 @@ def _path(name: str, value: str) -> Path:
     return Path(value).expanduser().absolute()
 
 
-def _url(name: str, value: str) -> str:
+def check_url(name: str, value: str) -> str:
+    """The URL without a last slash; ValueError names the variable, never a key in the value."""
     remedy = "give it as http://host:port or https://host"
     try:
         parts = urlsplit(value)
@@ -178,7 +179,8 @@ def _url(name: str, value: str) -> str:
     return value.rstrip("/")
 
 
-def _key(name: str, value: str) -> str:
+def check_key(name: str, value: str) -> str:
+    """The key as it is; ValueError names the variable and never the key."""
     if not value.isascii() or not value.isprintable() or " " in value:
         raise ValueError(f"{name} holds a space, a control or a non-ASCII character; copy the key again")
     return value

@@ -24,11 +24,11 @@ from scripts.eval.comparison import (
     Change,
     compare,
     detectable_difference,
-    holm,
     sign_flip_p,
     verdict_of,
 )
 from scripts.eval.evaluation_files import COMPARED
+from scripts.eval.summary import holm
 
 
 def noise(mean: float, sigma: float, count: int, seed: int = 1) -> np.ndarray:

@@ -9,7 +9,8 @@ import pytest
 from grpo_runs import rows, trace_line, write_jsonl, write_run
 
 from scripts.eval.grpo_log import GrpoRun, NoRun, Series, find_runs, read_run
-from scripts.eval.grpo_segments import change_point, holm, segments, trend
+from scripts.eval.grpo_segments import change_point, segments, trend
+from scripts.eval.summary import holm
 
 
 def read(folder: Path) -> GrpoRun:
@@ -159,5 +160,5 @@ def test_change_point_finds_a_jump_and_ignores_a_spike() -> None:
 
 
 def test_holm() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([]) == []
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06})
+    assert holm({}) == {}

@@ -8,7 +8,6 @@ records and sets. The same cards, templates and seed give the same bytes.
 
 import argparse
 import json
-import os
 import random
 import sys
 from collections import Counter
@@ -25,7 +24,7 @@ from scripts.data.demo_requests import FAMILIES, Request, Shopper, Unwanted, gol
 from scripts.data.demo_templates import load_templates  # noqa: E402
 from scripts.data.dev_from_anchors import load_dev  # noqa: E402
 from scripts.data.near_duplicates import HeldTexts, normalised  # noqa: E402
-from scripts.data.sessions import PLAN_HINT_KEYS, Session, turn  # noqa: E402
+from scripts.data.sessions import PLAN_HINT_KEYS, Session, turn, write_rows  # noqa: E402
 from swift_plugin.cards import Card, load_cards  # noqa: E402
 from swift_plugin.prompts import build_messages  # noqa: E402
 from swift_plugin.settings import PROMPT_STYLES, Settings  # noqa: E402
@@ -174,15 +173,6 @@ def sessions_of(rows: Sequence[Record], cards: Sequence[Card]) -> list[Session]:
     return sessions
 
 
-def write_atomically(path: Path, rows: Sequence[Record]) -> None:
-    """Write JSON lines through a temporary file beside `path`."""
-    scratch = path.with_name(path.name + ".partial")
-    with scratch.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    os.replace(scratch, path)
-
-
 def counted(rows: Sequence[Record]) -> dict[str, Any]:
     """What a set holds: rows, families, golden domains, and how often each golden field abstains or asks."""
     goldens = [json.loads(row["golden_json"]) for row in rows]
@@ -232,11 +222,11 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     if args.sessions:
         prompts = [*sets["grpo"], *sets["watch"], *sets["test"]]
-        write_atomically(args.out / "sft_sessions.jsonl", sessions_of(sets["sft"], cards))
-        write_atomically(args.out / "grpo_sessions.jsonl", sessions_of(prompts, cards))
+        write_rows(args.out / "sft_sessions.jsonl", sessions_of(sets["sft"], cards))
+        write_rows(args.out / "grpo_sessions.jsonl", sessions_of(prompts, cards))
     else:
         for name, rows in sets.items():
-            write_atomically(args.out / f"{name}.jsonl", rows)
+            write_rows(args.out / f"{name}.jsonl", rows)
     report = {name: counted(rows) for name, rows in sets.items()}
     print(json.dumps({"out": str(args.out), "seed": args.seed, "prompt_style": style, "sets": report}, indent=1))
     return 0

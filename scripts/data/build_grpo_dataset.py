@@ -18,6 +18,7 @@ from typing import Any
 from scripts.data.build_planner_sft import tokens_of
 from scripts.data.golden_file import REVIEW, GoldenRow, Record, last_turns, named, read_golden, set_row
 from scripts.data.sessions import write_report, write_rows
+from scripts.files import json_lines
 from swift_plugin.cards import DEFAULT_CARDS, Card, load_cards
 from swift_plugin.settings import PROMPT_STYLES, Settings
 
@@ -50,9 +51,8 @@ def split_rows(rows: Sequence[GoldenRow], last_only: bool) -> dict[str, list[Gol
 def read_difficulty(path: Path) -> dict[str, tuple[float, ...]]:
     """The rewards of each prompt's samples, by id. Raises ValueError naming the line and what it lacks."""
     rewards: dict[str, tuple[float, ...]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, row in json_lines(path):
         try:
-            row = json.loads(line)
             rewards[row["id"]] = tuple(float(one["breakdown"]["total"]) for one in row["samples"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path.name}:{number}: no line of eval_planner.py's samples file: {error!r}") from None

@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from scripts.train.swift_args import write_atomically
+from scripts.files import write_atomically
 from swift_plugin.cards import DEFAULT_CARDS, load_cards
 from swift_plugin.settings import DEMO_DIR
 

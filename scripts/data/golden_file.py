@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reward.planner_reward import parse_golden
+from scripts.files import json_lines
 from swift_plugin.prompts import build_messages
 
 GoldenRow = dict[str, Any]
@@ -24,11 +25,7 @@ REVIEW = "review"
 def read_golden(path: Path) -> list[GoldenRow]:
     """The rows of a file. Raises FileNotFoundError, or ValueError naming the line, the row and the key."""
     rows: list[GoldenRow] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{path.name}:{number}: no JSON: {error}") from None
+    for number, row in json_lines(path):
         missing = [key for key in KEYS if key not in row] if isinstance(row, dict) else list(KEYS)
         if missing:
             raise ValueError(f"{path.name}:{number}: no row of build_planner_golden.py, lacks {', '.join(missing)}")

@@ -9,7 +9,6 @@ Exit codes: 0 the set will do; 1 it will not (the text says why; the files are w
 """
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +33,7 @@ from scripts.data.gate_corpus import HeldOut, Seen, coverage_findings
 from scripts.data.gate_profile import profile, profile_table
 from scripts.data.gate_splits import assign_splits
 from scripts.data.sessions import SPLITS, Session, is_anchor, turn_texts, write_report, write_rows
+from scripts.files import json_lines
 from swift_plugin.cards import DEFAULT_CARDS, Card, load_cards
 from swift_plugin.settings import CHECKOUT
 
@@ -62,13 +62,7 @@ class Outcome(NamedTuple):
 
 def read_rows(path: Path) -> list[Row]:
     """Every line of a JSONL file; ValueError names a line that is no JSON."""
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        where = f"{path.name}:{number}"
-        try:
-            rows.append(Row(path.name, where, json.loads(line)))
-        except ValueError as error:
-            raise ValueError(f"{where}: no JSON: {error}") from None
+    rows = [Row(path.name, f"{path.name}:{number}", raw) for number, raw in json_lines(path)]
     if not rows:
         raise ValueError(f"{path.name} holds no row: build it first")
     return rows

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from reward.planner_reward import parse_golden
-from scripts.train.swift_args import write_atomically
+from scripts.files import json_lines, write_atomically
 
 Session = dict[str, Any]
 
@@ -109,11 +109,7 @@ def read_sessions(path: Path) -> list[Session]:
     """The sessions of a file. Raises FileNotFoundError, or ValueError naming the line and everything wrong with it."""
     sessions: list[Session] = []
     seen: set[str] = set()
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            raw = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{path.name}:{number}: no JSON: {error}") from None
+    for number, raw in json_lines(path):
         where = f"{path.name}:{number} ({raw.get('id') if isinstance(raw, dict) else None})"
         faults = session_faults(raw)
         if faults:

@@ -26,9 +26,10 @@ from scripts.data.build_demo_requests import load_unwanted
 from scripts.eval import acceptance_search as pipeline
 from scripts.eval.endpoint import KEY_VARIABLE, Endpoint
 from scripts.eval.eval_planner import read_rows
-from scripts.eval.evaluation_files import json_text, load, write_atomically
+from scripts.eval.evaluation_files import json_text, load
 from scripts.eval.llm_judge import Scores, ask_judge, compare_judge, questions, summarise_judge
 from scripts.eval.rubric import LINES, Case, Judged, Judging, compare, judge, summarise, unwanted_word
+from scripts.files import write_atomically
 from swift_plugin.encoders import EncoderError, make_encoder
 from swift_plugin.reward_loader import Reward, load_reward
 from swift_plugin.settings import CHECKOUT, DEMO_DIR, Settings

@@ -14,13 +14,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from scripts.eval.evaluation_files import json_text, write_atomically
+from scripts.eval.evaluation_files import json_text
 from scripts.eval.grpo_curves import draw
 from scripts.eval.grpo_diagnoses import diagnose, dimension_trends
 from scripts.eval.grpo_held_out import best_checkpoint
 from scripts.eval.grpo_lines import FORMAT_LINE, KL_LINE, REWARD_LINE, acceptance
 from scripts.eval.grpo_log import PLUGIN, GrpoRun, NoRun, find_runs, read_run
 from scripts.eval.grpo_segments import segments, trend
+from scripts.files import write_atomically
 
 JSON_FILE, PNG_FILE = "grpo_log.json", "grpo_curves.png"
 FINE, UNDECIDED, BAD, EMPTY = "fine", "undecided", "bad", "no step trained"

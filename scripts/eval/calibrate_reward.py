@@ -32,9 +32,10 @@ from tqdm import tqdm
 
 from scripts.eval.calibration_policies import Case, broken, copycat, make_cases, strong, written
 from scripts.eval.eval_planner import read_rows
-from scripts.eval.evaluation_files import json_text, write_atomically
+from scripts.eval.evaluation_files import json_text
 from scripts.eval.exploit_battery import DRAWS, FAULT_RATES, JUDGING_RATES, Battery, Scorer, honest_twins, pays
 from scripts.eval.exploit_policies import EXPLOITS, Leaks, gather_leaks
+from scripts.files import write_atomically
 from swift_plugin.cards import DEFAULT_CARDS, Card, load_cards
 from swift_plugin.encoders import EncoderError
 from swift_plugin.rollout_env import RolloutEnv

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from scripts.eval.comparison import BAD, compare
-from scripts.eval.evaluation_files import MODES, check_comparable, json_text, load, write_atomically
+from scripts.eval.evaluation_files import MODES, check_comparable, json_text, load
+from scripts.files import write_atomically
 
 SIDES = ("A", "B")
 

@@ -18,14 +18,14 @@ Smallest difference that could have been seen: with half-width h of the 95 % int
 power of 80 % at h · (z(0.975) + z(0.80)) / z(0.975) = 1.43 h, z being the quantile of the normal distribution.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from scripts.eval.summary import PARTS, Record, bootstrap_interval, part_values, rates, record_totals
+from scripts.eval.summary import PARTS, Record, bootstrap_interval, both_known, holm, part_values, rates, record_totals
 
 RATES = (
     "parse_rate",
@@ -113,20 +113,6 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     return float((1 + reached.sum()) / (1 + FLIPS))
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Holm's adjusted p-values: below 5 % means beyond a family-wise level of 5 %.
-
-    >>> holm({"a": 0.01, "b": 0.04})
-    {'a': 0.02, 'b': 0.04}
-    """
-    adjusted: dict[str, float] = {}
-    highest = 0.0
-    for rank, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
-        highest = max(highest, min(1.0, p * (len(p_values) - rank)))
-        adjusted[name] = highest
-    return {name: adjusted[name] for name in p_values}
-
-
 def quantity_values(records: Sequence[Record]) -> dict[str, list[float | None]]:
     """Every tested quantity of each record: the mean of a part, the share of a rate; None where it took no part."""
     alone = [rates([record]) for record in records]
@@ -158,8 +144,7 @@ def changes(before: Sequence[Record], after: Sequence[Record]) -> tuple[Change, 
     pairs = {"total": list(zip(record_totals(before), record_totals(after), strict=True))}
     values, values_after = quantity_values(before), quantity_values(after)
     for name in TESTED:
-        both = zip(values[name], values_after[name], strict=True)
-        if known := [(x, y) for x, y in both if x is not None and y is not None]:
+        if known := both_known(values[name], values_after[name]):
             pairs[name] = known
     differences = {name: [y - x for x, y in known] for name, known in pairs.items()}
     p_values = {name: sign_flip_p(values) for name, values in differences.items()}

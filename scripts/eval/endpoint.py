@@ -17,9 +17,7 @@ from urllib.parse import urlsplit
 from scripts.eval.generate import MAX_NEW_TOKENS, SAMPLE_TEMPERATURE, SAMPLE_TOP_P
 from swift_plugin.encoders import retry_after_s
 from swift_plugin.retry import TRANSIENT_STATUS, RetryBudgetError, TransientError, is_loopback, with_retries
-from swift_plugin.settings import MASK, Settings, public_url
-from swift_plugin.settings import _key as check_key
-from swift_plugin.settings import _url as check_url
+from swift_plugin.settings import MASK, Settings, check_key, check_url, public_url
 
 KEY_VARIABLE = "PLANNER_API_KEY"
 NO_KEY = "EMPTY"  # what servers that ask for no key are given by convention; the client insists on one

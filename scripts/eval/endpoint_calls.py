@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from scripts.eval.endpoint import Call, Endpoint, Job, ask_all
-from scripts.eval.evaluation_files import jsonl, write_atomically
+from scripts.eval.evaluation_files import jsonl
 from scripts.eval.generate import MAX_NEW_TOKENS
 from scripts.eval.summary import share
+from scripts.files import write_atomically
 
 Row = Mapping[str, Any]
 

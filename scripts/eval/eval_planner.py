@@ -30,10 +30,11 @@ from scripts.eval.endpoint_calls import (
     run_jobs,
 )
 from scripts.eval.error_classes import error_classes
-from scripts.eval.evaluation_files import MODES, json_text, jsonl, records_path, summary_path, write_atomically
+from scripts.eval.evaluation_files import MODES, json_text, jsonl, records_path, summary_path
 from scripts.eval.generate import BACKENDS, MAX_NEW_TOKENS, LocalModel, generate
 from scripts.eval.summary import share, spread, summarise
 from scripts.eval.tiers import tiers
+from scripts.files import write_atomically
 from swift_plugin.encoders import EncoderError
 from swift_plugin.prompts import system_prompt
 from swift_plugin.rollout_env import RolloutEnv

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from scripts.eval.evaluation_files import MODES, json_text, load, write_atomically
+from scripts.eval.evaluation_files import MODES, json_text, load
 from scripts.eval.format_violations import violations
 from scripts.eval.summary import share
+from scripts.files import write_atomically
 
 ACCEPTANCE = 0.98
 EXAMPLES = 3

@@ -8,7 +8,6 @@ summary holds the sha256 of each.
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,10 +82,3 @@ def json_text(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
     # UTF-8 has no lone surrogates, and a model may write them; Python's escape of one is JSON's.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader never sees half of it."""
-    scratch = path.with_name(path.name + ".partial")
-    scratch.write_text(text, encoding="utf-8")
-    os.replace(scratch, path)

@@ -17,11 +17,11 @@ from scripts.eval.grpo_segments import (
     MIN_STEPS,
     Trend,
     change_point,
-    holm,
     last_mean,
     segments,
     trend,
 )
+from scripts.eval.summary import holm
 from scripts.eval.weight_change import NotComparable, weight_change
 from scripts.train.launch_facts import Findings, Launch, processes
 from scripts.train.preflight_arguments import check_batches
@@ -200,10 +200,10 @@ def dimension_trends(run: GrpoRun) -> dict[str, Trend]:
     """The trend of every observed dimension; p adjusted by Holm for their number, the direction with it."""
     names = [name for name, metric in run.dimensions.items() if len(run.series(metric)) >= MIN_STEPS]
     trends = [trend(run.series(run.dimensions[name])) for name in names]
-    adjusted = holm([item.p for item in trends])
+    adjusted = holm({name: item.p for name, item in zip(names, trends, strict=True)})
     return {
         name: Trend(t.steps, t.slope, t.change, t.low, t.high, p, t.direction if p < ALPHA else "none")
-        for name, t, p in zip(names, trends, adjusted, strict=True)
+        for t, (name, p) in zip(trends, adjusted.items(), strict=True)
     }
 
 

@@ -6,7 +6,6 @@ of four steps is too short for a percentile bootstrap.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -136,16 +135,6 @@ def _inflation(values: np.ndarray) -> float:
     lag = products / squares + 1 / (len(values) / SEGMENTS - 1)
     lag = min(max(lag, 0.0), 0.9)
     return (1 + lag) / (1 - lag)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjustment: p values of several tests, as if each were the only one."""
-    adjusted = [0.0] * len(p_values)
-    highest = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = highest
-    return adjusted
 
 
 def change_point(series: Series) -> ChangePoint | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from scripts.eval.evaluation_files import read_json, write_atomically
+from scripts.eval.evaluation_files import read_json
 from scripts.eval.report_data import (
     ALL_FLAGS,
     Gathered,
@@ -30,6 +30,7 @@ from scripts.eval.report_pages import (
     exploit_section,
     result_section,
 )
+from scripts.files import write_atomically
 
 TEMPLATE = Path(__file__).with_name("report_template.html")
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.eval.evaluation_files import MODES, check_comparable, json_text, load, write_atomically
-from scripts.eval.summary import PARTS, bootstrap_interval, paired_difference, part_values
+from scripts.eval.evaluation_files import MODES, check_comparable, json_text, load
+from scripts.eval.summary import PARTS, bootstrap_interval, both_known, paired_difference, part_values
+from scripts.files import write_atomically
 
 HEADER = ("model", "decoding", "reward [95 %]", *PARTS, "format rate", "keywords where needed")
 HEADER += ("exclusions stated", "correct abstentions")
@@ -48,16 +49,11 @@ def part_changes(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[st
     """Paired change of every part over the records in which it took part on both sides."""
     changes = {}
     for part in PARTS:
-        pairs = [
-            (x, y)
-            for x, y in zip(part_values(before, part), part_values(after, part), strict=True)
-            if x is not None and y is not None
-        ]
-        differences = [y - x for x, y in pairs]
+        differences = [y - x for x, y in both_known(part_values(before, part), part_values(after, part))]
         if differences:
             low, high = bootstrap_interval(differences)
             mean = sum(differences) / len(differences)
-            changes[part] = {"mean": mean, "low": low, "high": high, "records": len(pairs)}
+            changes[part] = {"mean": mean, "low": low, "high": high, "records": len(differences)}
     return changes
 
 

@@ -20,8 +20,9 @@ from typing import Any
 from scripts.eval.endpoint import DEFAULT_CONCURRENCY, KEY_VARIABLE, Endpoint
 from scripts.eval.endpoint_calls import CallsFile, header
 from scripts.eval.eval_planner import DEFAULT_SEED, NoCompletion, endpoint_answers, evaluate, open_env, read_rows
-from scripts.eval.evaluation_files import json_text, read_json, summary_path, write_atomically
+from scripts.eval.evaluation_files import json_text, read_json, summary_path
 from scripts.eval.summary import PARTS, share
+from scripts.files import write_atomically
 from swift_plugin.encoders import EncoderError
 from swift_plugin.rollout_env import RolloutEnv
 from swift_plugin.settings import Settings

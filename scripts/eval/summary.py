@@ -30,6 +30,20 @@ def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Holm's adjusted p-values: below 5 % means beyond a family-wise level of 5 %.
+
+    >>> holm({"a": 0.01, "b": 0.04})
+    {'a': 0.02, 'b': 0.04}
+    """
+    adjusted: dict[str, float] = {}
+    highest = 0.0
+    for rank, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        highest = max(highest, min(1.0, p * (len(p_values) - rank)))
+        adjusted[name] = highest
+    return {name: adjusted[name] for name in p_values}
+
+
 def record_totals(records: Sequence[Record]) -> list[float]:
     """The mean total of each record's samples."""
     return [float(np.mean([sample["breakdown"]["total"] for sample in record["samples"]])) for record in records]
@@ -42,6 +56,13 @@ def part_values(records: Sequence[Record], part: str) -> list[float | None]:
         values = [s["breakdown"][part] for s in record["samples"] if s["breakdown"][part] is not None]
         means.append(float(np.mean(values)) if values else None)
     return means
+
+
+def both_known(
+    before: Sequence[float | None], after: Sequence[float | None]
+) -> list[tuple[float, float]]:
+    """The pairs of values that both sides have, in order: what a change can be taken of."""
+    return [(x, y) for x, y in zip(before, after, strict=True) if x is not None and y is not None]
 
 
 def needs_keywords(golden: Mapping[str, Any]) -> bool:

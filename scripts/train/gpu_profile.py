@@ -21,6 +21,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from scripts.files import write_atomically
 from scripts.train.memory_model import (
     ALL_LINEAR,
     GIB,
@@ -38,7 +39,6 @@ from scripts.train.memory_model import (
     read_shape,
     rollout_tokens,
 )
-from scripts.train.swift_args import write_atomically
 
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 SFT_LENGTH = 583  # mean tokens of a row in the original's SFT set

@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from scripts.files import write_atomically
 from scripts.train.dataset_check import load
 from scripts.train.swift_args import (
     CHECKOUT,
@@ -28,7 +29,6 @@ from scripts.train.swift_args import (
     mask_secrets,
     parse,
     split_at_dashes,
-    write_atomically,
 )
 from swift_plugin.encoders import make_encoder
 from swift_plugin.reward_loader import load_reward

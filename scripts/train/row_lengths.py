@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scripts.files import write_atomically
 from scripts.train.dataset_check import Dataset
-from scripts.train.swift_args import CACHE_DIR, SwiftArgs, write_atomically
+from scripts.train.swift_args import CACHE_DIR, SwiftArgs
 
 # ChatML writes <|im_start|>role\n before and <|im_end|>\n after a message and opens the answer: 6 tokens at most.
 TOKENS_AROUND_A_MESSAGE = 8

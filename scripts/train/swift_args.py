@@ -11,7 +11,6 @@ import difflib
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 import re
 import shlex
@@ -21,6 +20,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
+
+from scripts.files import write_atomically
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 CACHE_DIR = CHECKOUT / "build" / "cache"
@@ -126,14 +127,6 @@ def _table_path(command: str) -> Path:
         ) from None
     key = "|".join([*versions, platform.python_version(), str(TABLE_FORMAT)])
     return CACHE_DIR / f"swift-{command}-options-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader sees the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    scratch.write_text(text, encoding="utf-8")
-    os.replace(scratch, path)
 
 
 @lru_cache(maxsize=4)

@@ -1,0 +1,29 @@
+"""Files as every stage reads and writes them: JSON lines by their line ends alone, and whole files or none."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` to `path` so that a reader sees the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    scratch.write_text(text, encoding="utf-8")
+    os.replace(scratch, path)
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """Line number and value of every line of a JSONL file; an empty last line is its end.
+
+    Lines end at a line feed and nowhere else: a shopper's text may hold U+2028 or U+0085, at which `str.splitlines`
+    would cut the row in two. Raises FileNotFoundError, or ValueError naming file and line.
+    """
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, 1):
+        try:
+            yield number, json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path.name}:{number}: no JSON: {error}") from None
