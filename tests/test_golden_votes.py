@@ -16,6 +16,7 @@ from scripts.data.golden_votes import (
     same_category,
     vote_messages,
 )
+from scripts.data.vote_client import Answer, Usage
 
 SHOES = Vote("跑鞋", ("footwear",), ("waterproof",), "running shoes")
 
@@ -135,3 +136,14 @@ VOTE = st.builds(
 @given(st.lists(st.one_of(st.none(), VOTE), max_size=3))
 def test_a_failed_vote_is_never_an_opinion(votes: list[Vote | None]) -> None:
     assert majority(votes) == majority([vote for vote in votes if vote is not None])
+
+
+def test_an_answer_without_token_counts_has_no_price() -> None:
+    usage = Usage()
+    usage.count(Answer("{}", "stop", 100, 10), cached=False)
+    assert usage.report(1.0, 2.0)["cost"] == pytest.approx(120 / 1e6)
+    usage.count(Answer("{}", "stop", None, None), cached=True)  # a cached one costs nothing
+    assert usage.report(1.0, 2.0)["cost"] is not None
+    usage.count(Answer("{}", "stop", None, 10), cached=False)
+    said = usage.report(1.0, 2.0)
+    assert said["prompt_tokens"] is None and said["completion_tokens"] == 20 and said["cost"] is None

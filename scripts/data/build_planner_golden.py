@@ -16,14 +16,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from scripts.chat import KEY_VARIABLE
 from scripts.data.golden_rows import Findings, Turn, golden_row, report, report_text, turns_of
 from scripts.data.golden_votes import VARIANTS, Vote, read_vote, vote_messages
 from scripts.data.planner_golden_overrides import RULINGS, Ruling, by_id
 from scripts.data.sessions import Session, read_sessions, turn_texts, write_report, write_rows
 from scripts.data.vote_client import Cache, EndpointError, VoteClient
 from swift_plugin.cards import DEFAULT_CARDS, load_cards
-
-KEY_VARIABLE = "PLANNER_API_KEY"
 
 
 def ask_votes(client: VoteClient, turns: Sequence[Turn]) -> list[list[Vote | None]]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from scripts.chat import KEY_VARIABLE
 from scripts.data.build_demo_requests import load_unwanted
 from scripts.data.build_planner_adversarial import UNWANTED
 from scripts.data.demo_requests import Deck, Unwanted
@@ -31,7 +32,6 @@ from swift_plugin.cards import DEFAULT_CARDS, Card, load_cards
 
 DEFAULT_SESSIONS = 1200
 MOST_TRIES = 60  # draws for one new session: other cards where one has nothing for the cell, other words after
-KEY_VARIABLE = "PLANNER_API_KEY"
 
 
 def build(

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scripts.chat import KEY_VARIABLE
 from scripts.data.best_titles import POOL, Scored, Scorer
 from scripts.data.golden_file import REVIEW, GoldenRow, Record, last_turns, named, read_golden, set_row
 from scripts.data.qwen_tokens import VocabularyMissing, token_report
@@ -27,7 +28,6 @@ from swift_plugin.settings import PROMPT_STYLES, Settings
 from swift_plugin.stores import StoreError, check_store, make_store
 
 LEAST_REWARD = 0.9
-KEY_VARIABLE = "PLANNER_API_KEY"
 TRAIN = "train"
 
 

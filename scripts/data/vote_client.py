@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from swift_plugin.retry import TRANSIENT_STATUS, RetryBudgetError, TransientError, is_loopback, with_retries
+from scripts.chat import Refused, open_client, try_once
+from swift_plugin.retry import RetryBudgetError, TransientError, with_retries
 from swift_plugin.settings import public_url
 
 logger = logging.getLogger(__name__)
@@ -35,8 +36,8 @@ class Answer(NamedTuple):
 
     content: str
     finish_reason: str
-    prompt_tokens: int
-    completion_tokens: int
+    prompt_tokens: int | None  # None: the server does not count
+    completion_tokens: int | None
 
     @property
     def complete(self) -> bool:
@@ -46,15 +47,18 @@ class Answer(NamedTuple):
 
 @dataclass
 class Usage:
-    """What the run cost. Tokens of cached answers are not counted again."""
+    """What the run cost. Tokens of cached answers are not counted again.
+
+    Token sums are None once an answer came without a count: a sum over some would look like a low price.
+    """
 
     asked: int = 0
     cached: int = 0
     empty: int = 0
     cut: int = 0
     retries: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: int | None = 0
+    completion_tokens: int | None = 0
     seconds: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -66,8 +70,8 @@ class Usage:
             self.empty += not answer.content.strip()
             self.cut += bool(answer.content.strip()) and answer.finish_reason != COMPLETE
             if not cached:
-                self.prompt_tokens += answer.prompt_tokens
-                self.completion_tokens += answer.completion_tokens
+                self.prompt_tokens = _sum(self.prompt_tokens, answer.prompt_tokens)
+                self.completion_tokens = _sum(self.completion_tokens, answer.completion_tokens)
 
     def retried(self) -> None:
         """Add one try that failed and is made again."""
@@ -77,10 +81,14 @@ class Usage:
     def report(self, prompt_price: float | None, completion_price: float | None) -> dict[str, Any]:
         """JSON-ready counts, and the cost where prices (per million tokens) are known."""
         cost = None
-        if prompt_price is not None and completion_price is not None:
+        if None not in (prompt_price, completion_price, self.prompt_tokens, self.completion_tokens):
             cost = (self.prompt_tokens * prompt_price + self.completion_tokens * completion_price) / 1e6
         names = ("asked", "cached", "empty", "cut", "retries", "prompt_tokens", "completion_tokens")
         return {**{name: getattr(self, name) for name in names}, "seconds": round(self.seconds, 1), "cost": cost}
+
+
+def _sum(known: int | None, more: int | None) -> int | None:
+    return None if known is None or more is None else known + more
 
 
 def request_key(url: str, request: Mapping[str, Any]) -> str:
@@ -204,40 +212,27 @@ class VoteClient:
         return answer
 
     def _attempt(self, request: Mapping[str, Any]) -> Callable[[float], Answer]:
-        import openai
-
         client = self._open()
 
         def attempt(timeout_s: float) -> Answer:
             try:
-                reply = client.chat.completions.create(**request, timeout=timeout_s)
-            except openai.APIStatusError as error:
-                reason = f"status {error.status_code}"
-                if error.status_code not in TRANSIENT_STATUS:
-                    # The body is not repeated: some servers quote the key in it.
-                    raise EndpointError(
-                        f"{public_url(self.url)} refuses the request for model {self.model!r} ({reason});"
-                        " check the URL, the model's name and the key"
-                    ) from None
+                reply = try_once(client, request, timeout_s)
+            except Refused as error:
+                # The body is not repeated: some servers quote the key in it.
+                raise EndpointError(
+                    f"{public_url(self.url)} refuses the request for model {self.model!r} (status {error.status});"
+                    " check the URL, the model's name and the key"
+                ) from None
+            except TransientError:
                 self.usage.retried()
-                raise TransientError(reason, _retry_after(error.response.headers)) from None
-            except openai.APIConnectionError as error:  # APITimeoutError is one
-                self.usage.retried()
-                raise TransientError(type(error).__name__) from None
+                raise
             return _answer(reply)
 
         return attempt
 
     def _open(self) -> Any:
         if self._client is None:
-            import httpx
-            import openai
-
-            # Retries are ours: the library's own would multiply with them.
-            http = httpx.Client(trust_env=False) if is_loopback(self.url) else None
-            self._client = openai.OpenAI(
-                base_url=self.url, api_key=self._key or "none", max_retries=0, http_client=http
-            )
+            self._client = open_client(self.url, self._key)
         return self._client
 
 
@@ -249,11 +244,6 @@ def _answer(reply: Any) -> Answer:
     return Answer(
         choices[0].message.content or "",
         str(choices[0].finish_reason),
-        getattr(usage, "prompt_tokens", 0) or 0,
-        getattr(usage, "completion_tokens", 0) or 0,
+        getattr(usage, "prompt_tokens", None),
+        getattr(usage, "completion_tokens", None),
     )
-
-
-def _retry_after(headers: Mapping[str, str]) -> float:
-    value = headers.get("retry-after", "")
-    return float(value) if value.replace(".", "", 1).isdigit() else 0.0

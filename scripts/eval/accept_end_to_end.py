@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scripts.chat import KEY_VARIABLE
 from scripts.data.build_demo_requests import load_unwanted
 from scripts.eval import acceptance_search as pipeline
-from scripts.eval.endpoint import KEY_VARIABLE, Endpoint
+from scripts.eval.endpoint import Endpoint
 from scripts.eval.eval_planner import read_rows
 from scripts.eval.evaluation_files import json_text, load
 from scripts.eval.llm_judge import Scores, ask_judge, compare_judge, questions, summarise_judge

@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from scripts.chat import KEY_VARIABLE, Refused, open_client, try_once
 from scripts.eval.generate import MAX_NEW_TOKENS, SAMPLE_TEMPERATURE, SAMPLE_TOP_P
-from swift_plugin.encoders import retry_after_s
-from swift_plugin.retry import TRANSIENT_STATUS, RetryBudgetError, TransientError, is_loopback, with_retries
+from swift_plugin.retry import RetryBudgetError, with_retries
 from swift_plugin.settings import MASK, Settings, check_key, check_url, public_url
 
-KEY_VARIABLE = "PLANNER_API_KEY"
-NO_KEY = "EMPTY"  # what servers that ask for no key are given by convention; the client insists on one
 DEFAULT_CONCURRENCY = 8
 REASON_CHARACTERS = 200
 
@@ -69,18 +67,6 @@ class Endpoint:
     def public_url(self) -> str:
         return public_url(self.base_url)
 
-    def client(self) -> Any:
-        """An `openai.OpenAI` client that does not retry by itself and sends loopback traffic to no proxy."""
-        import httpx
-        import openai
-
-        return openai.OpenAI(
-            base_url=self.base_url,
-            api_key=self.key or NO_KEY,
-            max_retries=0,
-            http_client=httpx.Client(trust_env=not is_loopback(self.base_url)),
-        )
-
 
 @dataclass(frozen=True)
 class Job:
@@ -120,7 +106,7 @@ class Call:
         return dataclasses.asdict(self)
 
 
-class _Refused(Exception):
+class _Failed(Exception):
     """A failure that no second try cures; the message is the reason."""
 
 
@@ -147,7 +133,7 @@ def ask(client: Any, endpoint: Endpoint, job: Job) -> Call:
             attempt, budget_s=endpoint.retry_budget_s, timeout_s=endpoint.timeout_s, what=what
         )
         choice = _choice(answer)
-    except (RetryBudgetError, _Refused) as failure:
+    except (RetryBudgetError, _Failed) as failure:
         return dataclasses.replace(made, reason=_without_key(str(failure), endpoint.key), tries=tries)
     usage = answer.usage
     return dataclasses.replace(
@@ -165,44 +151,34 @@ _FAILED = Call("", "", 0, None, None, None, None, None, None, 0)
 
 
 def _try_once(client: Any, endpoint: Endpoint, job: Job, timeout_s: float) -> tuple[Any, float]:
-    import openai
-
+    request = {
+        "model": endpoint.model,
+        "messages": [dict(message) for message in job.messages],
+        "max_tokens": MAX_NEW_TOKENS,
+        **sampling(job.mode, job.seed),
+    }
     started = time.perf_counter()
     try:
-        answer = client.chat.completions.create(
-            model=endpoint.model,
-            messages=[dict(message) for message in job.messages],
-            max_tokens=MAX_NEW_TOKENS,
-            timeout=timeout_s,
-            **sampling(job.mode, job.seed),
-        )
-    except openai.APITimeoutError:
-        raise TransientError(f"no answer within {timeout_s:g} s") from None
-    except openai.APIConnectionError as error:
-        raise TransientError(f"connection failed: {error.__cause__ or error}") from None
-    except openai.APIStatusError as error:
-        if error.status_code in TRANSIENT_STATUS:
-            raise TransientError(f"HTTP {error.status_code}", retry_after_s(error.response)) from None
-        raise _Refused(_refusal(error)) from None
-    except ValueError as error:  # what calls itself JSON and is none; a cut answer is a connection error above
-        raise TransientError(f"the answer is no JSON: {error}") from None
+        answer = try_once(client, request, timeout_s)
+    except Refused as error:
+        raise _Failed(_refusal(error)) from None
     return answer, time.perf_counter() - started
 
 
-def _refusal(error: Any) -> str:
-    if error.status_code in (401, 403):  # the body may quote the key
-        return f"HTTP {error.status_code}: the key is missing, wrong or may not use this model"
-    return f"HTTP {error.status_code}: {error.message}"
+def _refusal(error: Refused) -> str:
+    if error.status in (401, 403):  # the body may quote the key
+        return f"{error}: the key is missing, wrong or may not use this model"
+    return f"{error}: {error.message}"
 
 
 def _choice(answer: Any) -> Any:
-    """The first choice; _Refused for an answer without text, which is no plan and no refusal of one either."""
+    """The first choice; _Failed for an answer without text, which is no plan and no refusal of one either."""
     choices = getattr(answer, "choices", None)
     if not choices:
-        raise _Refused("the answer holds no choices: is this a chat endpoint?")
+        raise _Failed("the answer holds no choices: is this a chat endpoint?")
     content = choices[0].message.content if choices[0].message else None
     if not isinstance(content, str) or not content.strip():
-        raise _Refused(f"empty answer (finish_reason {choices[0].finish_reason})")
+        raise _Failed(f"empty answer (finish_reason {choices[0].finish_reason})")
     return choices[0]
 
 
@@ -217,7 +193,7 @@ def ask_all(endpoint: Endpoint, jobs: Sequence[Job], *, label: str, keep: Callab
         return
     from tqdm import tqdm
 
-    client = endpoint.client()
+    client = open_client(endpoint.base_url, endpoint.key)
     with client, ThreadPoolExecutor(endpoint.concurrency) as pool:
         try:
             with tqdm(total=len(jobs), desc=label, unit="call") as bar:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.eval.endpoint import DEFAULT_CONCURRENCY, KEY_VARIABLE, Endpoint
+from scripts.chat import KEY_VARIABLE
+from scripts.eval.endpoint import DEFAULT_CONCURRENCY, Endpoint
 from scripts.eval.endpoint_calls import CallsFile, header
 from scripts.eval.eval_planner import DEFAULT_SEED, NoCompletion, endpoint_answers, evaluate, open_env, read_rows
 from scripts.eval.evaluation_files import json_text, read_json, summary_path
