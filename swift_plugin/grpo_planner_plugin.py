@@ -20,6 +20,7 @@ from typing import Any
 from accelerate.utils import gather_object
 from swift.rewards import ORM, orms
 
+from swift_plugin.completions import completion_text
 from swift_plugin.reward_loader import Breakdown
 from swift_plugin.rollout_env import TRAIN_SPLIT, RolloutEnv
 from swift_plugin.settings import Settings
@@ -52,7 +53,7 @@ class BatchScorer:
 
     def breakdowns(self, completions: Sequence[Any], columns: dict[str, Any]) -> list[Breakdown]:
         """The RewardBreakdown of every completion, in order; computed at the first call with this list."""
-        texts = [_completion_text(completion) for completion in completions]
+        texts = [completion_text(completion) for completion in completions]
         if completions is not self._completions or texts != self._texts:
             missing = [name for name in REQUIRED_COLUMNS if columns.get(name) is None]
             if missing:
@@ -127,18 +128,6 @@ class BatchScorer:
             line = {"step": step, "split": split, **asdict(stats), **cost}
             with (self.run_dir / STEP_LOG).open("a", encoding="utf-8") as log:
                 log.write(json.dumps(line) + "\n")
-
-
-def _completion_text(completion: Any) -> str:
-    """A completion as ms-swift (a string) and TRL (a list of chat messages) pass it."""
-    if isinstance(completion, str):
-        return completion
-    if isinstance(completion, list) and completion and isinstance(completion[-1], dict):
-        return _completion_text(completion[-1].get("content"))
-    raise TypeError(
-        f"a completion is a string or a list of chat messages, not {type(completion).__name__}; "
-        "rollouts that return token ids need --log_completions off or a newer ms-swift"
-    )
 
 
 _scorers: dict[Path | None, BatchScorer] = {}

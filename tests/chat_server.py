@@ -1,5 +1,6 @@
 """A test server for `/v1/chat/completions` in OpenAI's form; its answers come from a script, by the last message."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class ChatServer(FaultyServer):
         self.script = script
         self.api_key = api_key
         self.asked: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
 
     def __enter__(self) -> "ChatServer":
         super().__enter__()
@@ -47,8 +49,9 @@ class ChatServer(FaultyServer):
         if (request.method, request.path) != ("POST", "/v1/chat/completions"):
             return 404, {"error": {"message": "no such path"}}
         model, text = request.body["model"], request.body["messages"][-1]["content"]
-        count = self.asked[model, text]
-        self.asked[model, text] += 1
+        with self._lock:
+            count = self.asked[model, text]
+            self.asked[model, text] += 1
         reply = self.script(model, text, count)
         if isinstance(reply, str):
             reply = Reply(reply, finish_reason="stop")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_world
 from chat_server import ChatServer, Reply
 from commands import ROOT, World, clean_environment
 from faulty_http import Fault
@@ -22,16 +23,7 @@ from scripts.data.sessions import Session, turn, write_rows
 from swift_plugin.cards import DEFAULT_CARDS, load_cards
 
 VOTE = {"category": "跑鞋", "domains": ["footwear"], "must_have": ["waterproof"], "anchor": "running shoes"}
-GOLDEN = {
-    "category": "跑鞋",
-    "domains": ["footwear"],
-    "budget_amount": 300,
-    "clear_budget": False,
-    "must_have": ["waterproof"],
-    "category_anchor": "running shoes",
-    "exclude_expected": True,
-    "status": "agree",
-}
+GOLDEN = json.loads(small_world.golden(budget_amount=300, exclude_expected=True))
 SECRET = "sk-not-for-any-log"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_world
 from chat_server import ChatServer
 from small_world import build_store
 
@@ -25,17 +26,7 @@ TITLES += [f"Maker {n} desk lamp type {n}" for n in range(150)]  # more than the
 
 
 def golden(**changes: Any) -> dict[str, Any]:
-    record = {
-        "category": "跑鞋",
-        "domains": ["footwear"],
-        "budget_amount": None,
-        "clear_budget": False,
-        "must_have": ["waterproof"],
-        "category_anchor": "running shoes",
-        "exclude_expected": False,
-        "status": "agree",
-    }
-    return parse_golden({**record, **changes})
+    return parse_golden(small_world.golden(**changes))
 
 
 UNKNOWN = {"category": None, "domains": None, "must_have": [], "category_anchor": ""}

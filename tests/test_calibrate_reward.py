@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_world
 from commands import World, run
 
 from reward.planner_reward import PLAN_KEYS, compute_reward, parse_golden, parse_plan, valid_keywords
@@ -35,16 +36,7 @@ CARD = next(card for card in CARDS if card.anchor == "running shoes")
 TEXT = "想买一双防水的跑鞋，三百块以内，别给我网面的"
 ENGLISH = "I want to buy waterproof running shoes below three hundred and do not give me the mesh ones"
 EXCLUSION = {"word": "mesh", "evidence": "别给我网面的"}
-GOLDEN = {
-    "category": "跑鞋",
-    "domains": ["footwear"],
-    "budget_amount": 300,
-    "clear_budget": False,
-    "must_have": ["waterproof"],
-    "category_anchor": "running shoes",
-    "exclude_expected": True,
-    "status": "agree",
-}
+GOLDEN = json.loads(small_world.golden(budget_amount=300, exclude_expected=True))
 UNKNOWN = {
     **GOLDEN,
     "category": None,

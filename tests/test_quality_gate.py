@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_world
 
 from scripts.data.adversarial_seeds import FAMILIES, load_seeds
 from scripts.data.build_demo_requests import load_unwanted
@@ -32,16 +33,7 @@ from swift_plugin.cards import DEFAULT_CARDS, Card, load_cards
 ROOT = Path(__file__).resolve().parents[1]
 ANCHORS = ROOT / "data" / "anchors.jsonl"
 
-GOLDEN: dict[str, Any] = {
-    "category": "跑鞋",
-    "domains": ["footwear"],
-    "budget_amount": None,
-    "clear_budget": False,
-    "must_have": ["waterproof"],
-    "category_anchor": "running shoes",
-    "exclude_expected": False,
-    "status": "agree",
-}
+GOLDEN: dict[str, Any] = json.loads(small_world.golden())
 HINT: dict[str, Any] = {"keywords": ["waterproof running shoes"], "exclude_terms": []}
 
 

@@ -24,9 +24,9 @@ from scripts.data.demo_requests import FAMILIES, Request, Shopper, Unwanted, gol
 from scripts.data.demo_templates import load_templates  # noqa: E402
 from scripts.data.dev_from_anchors import load_dev  # noqa: E402
 from scripts.data.near_duplicates import HeldTexts, normalised  # noqa: E402
+from scripts.data.prompt_rows import prompt_row  # noqa: E402
 from scripts.data.sessions import PLAN_HINT_KEYS, Session, turn, write_rows  # noqa: E402
 from swift_plugin.cards import Card, load_cards  # noqa: E402
-from swift_plugin.prompts import build_messages  # noqa: E402
 from swift_plugin.settings import PROMPT_STYLES, Settings  # noqa: E402
 
 DATA = ROOT / "data"
@@ -84,15 +84,10 @@ def draw(
 
 def record(request: Request, identity: str, split: str, style: str) -> Record:
     """A request as a line of a data set, without an answer."""
-    return {
-        "id": identity,
-        "messages": build_messages(request.text, request.prior_context, style),
-        "text": request.text,
-        "prior_context": list(request.prior_context),
-        "family": request.family,
-        "split": split,
-        "golden_json": json.dumps(golden_record(request.facts), ensure_ascii=False),
-    }
+    golden = golden_record(request.facts)
+    return prompt_row(
+        identity, request.text, request.prior_context, family=request.family, split=split, golden=golden, style=style
+    )
 
 
 def with_answer(row: Record, answer: str) -> Record:

@@ -1,15 +1,14 @@
 """The dev92 records, read off the anchors: the last turn of every anchor that has a golden and passes the filter."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from reward.planner_reward import parse_golden
 from scripts.data.anchor_filter import keep
+from scripts.data.prompt_rows import prompt_row
 from scripts.data.sessions import read_sessions, turn_texts
 from swift_plugin.cards import Card
-from swift_plugin.prompts import build_messages
 
 DEV_SPLIT = "dev92"
 
@@ -34,14 +33,8 @@ def load_dev(path: Path, cards: Sequence[Card], style: str) -> list[dict[str, An
                 raise ValueError(f"{where}: category_anchor {golden['category_anchor']!r} is the anchor of no card")
             golden["must_not"] = list(by_anchor[golden["category_anchor"]].must_not)
         rows.append(
-            {
-                "id": session["id"],
-                "messages": build_messages(text, earlier, style),
-                "text": text,
-                "prior_context": earlier,
-                "family": session["family"],
-                "split": DEV_SPLIT,
-                "golden_json": json.dumps(golden, ensure_ascii=False),
-            }
+            prompt_row(
+                session["id"], text, earlier, family=session["family"], split=DEV_SPLIT, golden=golden, style=style
+            )
         )
     return rows

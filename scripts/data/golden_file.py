@@ -6,14 +6,13 @@
     plan             {keywords, exclude_terms} where the maker of the row knows them, else null
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from reward.planner_reward import parse_golden
+from scripts.data.prompt_rows import prompt_row
 from scripts.files import json_lines
-from swift_plugin.prompts import build_messages
 
 GoldenRow = dict[str, Any]
 Record = dict[str, Any]
@@ -61,12 +60,5 @@ def last_turns(rows: Iterable[GoldenRow]) -> list[GoldenRow]:
 
 def set_row(row: GoldenRow, style: str) -> Record:
     """The row as a line of a set, without an answer; golden record as a JSON string beside the prompt."""
-    return {
-        "id": row["id"],
-        "messages": build_messages(row["text"], row["prior_context"], style),
-        "text": row["text"],
-        "prior_context": row["prior_context"],
-        "family": row["family"],
-        "split": row["split"],
-        "golden_json": json.dumps(row["golden"], ensure_ascii=False),
-    }
+    about = {key: row[key] for key in ("family", "split", "golden")}
+    return prompt_row(row["id"], row["text"], row["prior_context"], style=style, **about)

@@ -20,7 +20,7 @@ from typing import Any
 from reward.planner_reward import parse_golden
 from scripts.data.anchor_filter import is_fragment
 from scripts.data.golden_rules import budget_fields, differing, expects_exclusion, with_proven_domains
-from scripts.data.golden_votes import FIELDS_AUDITED, Vote, disagreements, majority
+from scripts.data.golden_votes import VOTE_KEYS, Vote, disagreements, majority
 from scripts.data.planner_golden_overrides import Ruling, ruled
 from scripts.data.sessions import Session, turn_texts
 from swift_plugin.cards import Card
@@ -211,7 +211,7 @@ def report(rows: Sequence[Mapping[str, Any]], findings: Findings, usage: Mapping
         # of the rows that two votes decided: how often all votes cast say the same
         "agreement": {
             name: round(findings.agreed[name] / votes["rows_decided"], 4) if votes["rows_decided"] else None
-            for name in FIELDS_AUDITED
+            for name in VOTE_KEYS
         },
         "audit_differs_by_field": dict(Counter(name for one in findings.vote_differs for name in one["fields"])),
     }

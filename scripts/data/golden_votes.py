@@ -15,7 +15,6 @@ from swift_plugin.prompts import render_user
 VOTE_KEYS = ("category", "domains", "must_have", "anchor")
 VOTES_NEEDED = 2
 _LEGAL = tuple(domain for domain in DOMAINS if domain != RESERVED_DOMAIN)
-FIELDS_AUDITED = ("category", "domains", "must_have", "anchor")
 
 
 @dataclass(frozen=True)

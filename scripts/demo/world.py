@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.demo.stages import CHECKOUT, Stage
+from scripts.eval.analyze_grpo_log import JSON_FILE as GRPO_LOG
+from scripts.eval.analyze_grpo_log import PNG_FILE as GRPO_CURVES
 from swift_plugin.settings import DEMO_CATALOG, DEMO_DIR
 
 RUNS = CHECKOUT / "runs"
@@ -32,7 +34,6 @@ GRPO_SCHEDULE = ("--lr_scheduler_type", "linear", "--warmup_steps", "5")
 EVAL_TOKENS = 128  # an untrained model never ends: at 256 tokens its evaluation alone takes minutes
 MAX_LENGTH, MAX_COMPLETION = 256, 96  # tokens; the longest demo plan has 50, the longest prompt 58
 
-GRPO_LOG, GRPO_CURVES = "grpo_log.json", "grpo_curves.png"  # what analyze_grpo_log.py writes
 LAST = "last-checkpoint"  # the link ms-swift keeps in every run folder
 PYTHON = sys.executable
 # A variable of the user's shell must not turn the embedded demo into a run against a production store; mix experiments

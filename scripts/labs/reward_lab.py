@@ -15,6 +15,7 @@ from typing import Any
 
 from reward.group_stats import exact_match, group_advantages
 from scripts.labs.tables import table
+from swift_plugin.completions import completion_text
 
 FREE_CHARACTERS = 200
 CHARACTER_COST = 0.001
@@ -28,11 +29,6 @@ RewardFunction = Callable[..., list[float]]
 _NUMBER = r"-?[0-9]{1,3}(?:,[0-9]{3}){1,6}(?:\.[0-9]{1,20})?|-?[0-9]{1,20}(?:\.[0-9]{1,20}|/[0-9]{1,20})?"
 _ANSWER = re.compile(rf"^####[ \t]*\$?({_NUMBER})[ \t]*$", re.MULTILINE)
 _STEP = re.compile(r"^Step [0-9]{1,3}:", re.MULTILINE)
-
-
-def text_of(completion: Completion) -> str:
-    """A completion as ms-swift (a string) and TRL (chat messages, the last one counts) pass it."""
-    return completion if isinstance(completion, str) else completion[-1]["content"]
 
 
 def answer_of(text: str) -> str | None:
@@ -60,18 +56,18 @@ def accuracy_reward(completions: Sequence[Completion], *, solution: Sequence[str
     wanted = [answer_of(one) for one in solution]
     if None in wanted:
         raise ValueError(f"solution[{wanted.index(None)}] has no line '#### number': {solution[wanted.index(None)]!r}")
-    given = [answer_of(text_of(one)) or "" for one in completions]
+    given = [answer_of(completion_text(one)) or "" for one in completions]
     return [float(score) for score in exact_match(given, [one or "" for one in wanted])]
 
 
 def length_penalty(completions: Sequence[Completion], **columns: Any) -> list[float]:
     """Minus 0.001 a character over 200, whether the answer is right or not: alone, it pays silence best."""
-    return [min(0.0, -CHARACTER_COST * (len(text_of(one)) - FREE_CHARACTERS)) for one in completions]
+    return [min(0.0, -CHARACTER_COST * (len(completion_text(one)) - FREE_CHARACTERS)) for one in completions]
 
 
 def step_bonus(completions: Sequence[Completion], **columns: Any) -> list[float]:
     """0.05 for each line that begins `Step N:`, five at most."""
-    return [STEP_REWARD * min(MOST_STEPS, len(_STEP.findall(text_of(one)))) for one in completions]
+    return [STEP_REWARD * min(MOST_STEPS, len(_STEP.findall(completion_text(one)))) for one in completions]
 
 
 def only_when_right(part: RewardFunction) -> RewardFunction:
