@@ -28,11 +28,12 @@ SAMPLES = 8  # completions a dev record, beside the greedy one
 
 # Full-parameter training: LoRA has nothing to adapt in a model that starts from random weights.
 SFT_ROWS, SFT_EPOCHS, SFT_RATE, SFT_BATCH = 12_000, 2, "2e-3", 16
-GRPO_STEPS, GRPO_RATE = 100, "2e-4"
+GRPO_STEPS, GRPO_RATE = 80, "2e-4"
 # A constant 3e-4 learns faster and falls apart after some 70 steps (the sampled keywords turn into byte fragments).
 GRPO_SCHEDULE = ("--lr_scheduler_type", "linear", "--warmup_steps", "5")
-EVAL_TOKENS = 128  # an untrained model never ends: at 256 tokens its evaluation alone takes minutes
-MAX_LENGTH, MAX_COMPLETION = 256, 96  # tokens; the longest demo plan has 50, the longest prompt 58
+# Tokens; the longest demo plan has 50, the longest prompt 58. Evaluation cuts where training does: an untrained model
+# never ends.
+MAX_LENGTH, MAX_COMPLETION = 256, 96
 
 LAST = "last-checkpoint"  # the link ms-swift keeps in every run folder
 PYTHON = sys.executable
@@ -57,35 +58,68 @@ def kept_variables() -> dict[str, str]:
 
 
 def data_stages() -> list[Stage]:
-    """Cards, templates and anchors to catalogue, embedded index and request sets."""
+    """Cards, templates and anchors to catalogue, embedded index, sessions, golden records and sets.
+
+    The same builders as `make data`, on the demo's 72 cards, its own request generator and the short prompt.
+    """
     all_cards, anchors = CHECKOUT / "data" / "category_cards.jsonl", CHECKOUT / "data" / "anchors.jsonl"
-    scripts = CHECKOUT / "scripts" / "data"
+    prompts, scripts = CHECKOUT / "data" / "prompts", CHECKOUT / "scripts" / "data"
+    code = sorted([*scripts.glob("*.py"), *(CHECKOUT / "reward").glob("*.py")])
+    sessions = {name: DEMO_DIR / f"{name}_sessions.jsonl" for name in ("sft", "grpo")}
+    golden = {name: DEMO_DIR / f"{name}_golden.jsonl" for name in sessions}
+    style = ["--prompt-style", PROMPT_STYLE]
+
+    def build(
+        name: str, script: str, arguments: list[str], inputs: list[Path], outputs: list[Path], **env: str
+    ) -> Stage:
+        return Stage(name, [PYTHON, f"scripts/data/{script}.py", *arguments], inputs, outputs, env)
+
+    def golden_stage(name: str, *more: Path) -> Stage:
+        files, report = [sessions[name], *more], DEMO_DIR / f"{name}_golden.report.json"
+        arguments = [*map(str, files), "--out", str(golden[name]), "--report", str(report)]
+        return build(
+            f"golden-{name}", "build_planner_golden", arguments, [*files, all_cards, *code], [golden[name], report]
+        )
+
     return [
-        Stage(
-            "cards",
-            [PYTHON, "scripts/data/demo_cards.py", "--out", str(DEMO_CARDS)],
-            [all_cards, scripts / "demo_cards.py"],
-            [DEMO_CARDS],
-        ),
-        Stage(
+        build("cards", "demo_cards", ["--out", str(DEMO_CARDS)], [all_cards, scripts / "demo_cards.py"], [DEMO_CARDS]),
+        build(
             "catalogue",
-            [PYTHON, "scripts/data/build_demo_catalog.py", "--cards", str(DEMO_CARDS), "--out", str(DEMO_CATALOG)],
+            "build_demo_catalog",
+            ["--cards", str(DEMO_CARDS), "--out", str(DEMO_CATALOG)],
             [DEMO_CARDS, scripts / "build_demo_catalog.py"],
             [DEMO_CATALOG],
         ),
-        Stage(
+        build(
             "index",
-            [PYTHON, "scripts/data/build_demo_index.py", "--catalog", str(DEMO_CATALOG), "--store", str(STORE)],
+            "build_demo_index",
+            ["--catalog", str(DEMO_CATALOG), "--store", str(STORE)],
             [DEMO_CATALOG, CHECKOUT / "swift_plugin" / "encoders.py"],
             [STORE],
         ),
-        Stage(
+        build(
             "requests",
-            [PYTHON, "scripts/data/build_demo_requests.py", "--out", str(DEMO_DIR), "--prompt-style", PROMPT_STYLE]
-            + ["--cards", str(DEMO_CARDS), "--sft-rows", str(SFT_ROWS)],
-            [DEMO_CARDS, anchors, CHECKOUT / "data" / "demo", CHECKOUT / "data" / "prompts"]
-            + sorted(scripts.glob("*.py")),
-            [SFT_SET, GRPO_SET, WATCH_SET, DEV_SET],
+            "build_demo_requests",
+            ["--cards", str(DEMO_CARDS), "--out", str(DEMO_DIR), "--sft-rows", str(SFT_ROWS), "--sessions", *style],
+            [DEMO_CARDS, anchors, CHECKOUT / "data" / "demo", prompts, *code],
+            list(sessions.values()),
+        ),
+        golden_stage("sft"),
+        golden_stage("grpo", anchors),
+        build(
+            "sft-set",
+            "build_planner_sft",
+            [str(golden["sft"]), "--out", str(SFT_SET), "--last-turns", *style],
+            [golden["sft"], DATA_STAMPS / "index.json", prompts, *code],
+            [SFT_SET],
+            PLANNER_STORE_DIR=str(STORE),
+        ),
+        build(
+            "grpo-set",
+            "build_grpo_dataset",
+            [str(golden["grpo"]), "--cards", str(DEMO_CARDS), "--out-dir", str(DEMO_DIR), "--last-turns", *style],
+            [golden["grpo"], DEMO_CARDS, prompts, *code],
+            [GRPO_SET, WATCH_SET, DEV_SET],
         ),
     ]
 
@@ -205,7 +239,7 @@ class SeedRun:
         return Stage(
             f"eval-{label}",
             [PYTHON, "scripts/eval/eval_planner.py", "--model", str(model), "--data", str(DEV_SET)]
-            + ["--samples", str(SAMPLES), "--seed", str(self.seed), "--max-new-tokens", str(EVAL_TOKENS)]
+            + ["--samples", str(SAMPLES), "--seed", str(self.seed), "--max-new-tokens", str(MAX_COMPLETION)]
             + ["--out", str(prefix)],
             [model, DEV_SET, DATA_STAMPS / "index.json", CHECKOUT / "reward" / "planner_reward.py"],
             files,
