@@ -14,6 +14,8 @@ import pytest
 from commands import World, run
 from filelock import FileLock
 
+from scripts.demo.world import STORE, data_stages
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes with two threads each would fight for two cores
 
@@ -49,7 +51,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def world_environment(folder: Path) -> dict[str, str]:
     return {
         "PLANNER_PROMPT": "short",
-        "PLANNER_STORE_DIR": str(folder / "store"),
+        "PLANNER_STORE_DIR": str(folder / STORE.name),
         "PLANNER_MODEL": str(folder / "nano"),
     }
 
@@ -57,15 +59,10 @@ def world_environment(folder: Path) -> dict[str, str]:
 def make_world(folder: Path) -> None:
     folder.mkdir()
     environment = {name: value for name, value in world_environment(folder).items() if name != "PLANNER_MODEL"}
-    for script, *arguments in (
-        ("data/demo_cards.py", "--out", f"{folder}/cards.jsonl"),
-        ("data/build_demo_catalog.py", "--cards", f"{folder}/cards.jsonl", "--out", f"{folder}/catalog.jsonl"),
-        ("data/build_demo_index.py", "--catalog", f"{folder}/catalog.jsonl", "--store", f"{folder}/store"),
-        ("data/build_demo_requests.py", "--cards", f"{folder}/cards.jsonl", "--out", str(folder))
-        + ("--sft-rows", "600", "--grpo-rows", "64"),
-        ("train/build_nano_model.py", "--sft", f"{folder}/sft.jsonl", "--out", f"{folder}/nano"),
-    ):
-        run([sys.executable, f"scripts/{script}", *arguments], environment)
+    for stage in data_stages(folder, sft_rows=600, grpo_rows=64):
+        run(list(stage.command), {**environment, **stage.env})
+    nano = ["scripts/train/build_nano_model.py", "--sft", f"{folder}/sft.jsonl", "--out", f"{folder}/nano"]
+    run([sys.executable, *nano], environment)
     # Two watch prompts are enough to see the evaluation pass.
     watch = (folder / "watch.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:2]
     (folder / "watch.jsonl").write_text("".join(watch), encoding="utf-8")

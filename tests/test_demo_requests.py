@@ -532,25 +532,17 @@ def run_builder(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, cwd="/")
 
 
-def test_the_command_writes_all_sets_and_reports_them(tmp_path: Path) -> None:
-    done = run_builder("--out", str(tmp_path), "--sft-rows", "150", "--grpo-rows", "40", "--prompt-style", "short")
+def test_the_command_writes_sessions_that_can_be_read_and_reports_them(tmp_path: Path) -> None:
+    done = run_builder("--out", str(tmp_path), "--sft-rows", "150", "--grpo-rows", "40")
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert {name: counts["rows"] for name, counts in report["sets"].items()} == {
-        "sft": 150,
-        "grpo": 40,
-        "dev92": 92,
-        "watch": 32,
-        "test": 96,
-    }
-    assert report["sets"]["dev92"]["category_abstains"] >= 24
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "dev92.jsonl",
-        "grpo.jsonl",
-        "sft.jsonl",
-        "test.jsonl",
-        "watch.jsonl",
-    ]
+    report = json.loads(done.stdout)["sets"]
+    rows = {"sft": 150, "grpo": 40, "dev92": 92, "watch": 32, "test": 96}
+    assert {name: counts["rows"] for name, counts in report.items()} == rows
+    assert report["dev92"]["category_abstains"] >= 24
+    splits = Counter(one["split"] for one in read_sessions(tmp_path / "grpo_sessions.jsonl"))
+    assert splits == {"train": 40, "watch": 32, "test": 96}
+    assert {one["split"] for one in read_sessions(tmp_path / "sft_sessions.jsonl")} == {"train"}
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize(
@@ -562,7 +554,7 @@ def test_the_command_writes_all_sets_and_reports_them(tmp_path: Path) -> None:
     ],
 )
 def test_the_command_names_what_is_wrong(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    done = run_builder("--out", str(tmp_path), "--prompt-style", "short", *arguments)
+    done = run_builder("--out", str(tmp_path), *arguments)
     assert done.returncode == 2 and said in done.stderr
     assert not list(tmp_path.iterdir())
 
@@ -585,15 +577,6 @@ def test_sessions_say_what_the_rows_say(sets: dict[str, Rows], cards: tuple[Card
         answer = json.loads(row["messages"][-1]["content"])
         assert last["plan"] == {key: answer[key] for key in ("keywords", "exclude_terms")}
         assert session["card"] is None or by_id[session["card"]].zh == last["golden"]["category"]
-
-
-def test_the_command_writes_sessions_that_can_be_read(tmp_path: Path) -> None:
-    done = run_builder("--out", str(tmp_path), "--sft-rows", "60", "--grpo-rows", "20", "--sessions")
-    assert done.returncode == 0, done.stderr
-    splits = Counter(one["split"] for one in read_sessions(tmp_path / "grpo_sessions.jsonl"))
-    assert splits == {"train": 20, "watch": 32, "test": 96}
-    assert {one["split"] for one in read_sessions(tmp_path / "sft_sessions.jsonl")} == {"train"}
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_the_demo_holds_the_first_72_cards(cards: tuple[Card, ...]) -> None:

@@ -1,9 +1,9 @@
-"""Write the demo's request sets: SFT rows, GRPO prompts, and the watch, test and dev92 records.
+"""Write the demo's sessions: sft_sessions.jsonl, and grpo_sessions.jsonl with watch and test.
 
 Training requests come from templates_train.json and never use a card's held-out attributes; watch and test have
-templates of their own and mostly ask for held-out attributes; dev92 are the anchors, written by hand. Training
-requests close to a dev92 text are dropped. With --sessions they are written as sessions, for the builders of golden
-records and sets. The same cards, templates and seed give the same bytes.
+templates of their own and mostly ask for held-out attributes. Training requests close to a text of dev92 (the anchors,
+written by hand) are dropped. build_planner_golden.py reads the sessions. The same cards, templates and seed give the
+same bytes.
 """
 
 import argparse
@@ -27,12 +27,13 @@ from scripts.data.near_duplicates import HeldTexts, normalised  # noqa: E402
 from scripts.data.prompt_rows import prompt_row  # noqa: E402
 from scripts.data.sessions import PLAN_HINT_KEYS, Session, turn, write_rows  # noqa: E402
 from swift_plugin.cards import Card, load_cards  # noqa: E402
-from swift_plugin.settings import PROMPT_STYLES, Settings  # noqa: E402
+from swift_plugin.settings import PROMPT_STYLES  # noqa: E402
 
 DATA = ROOT / "data"
 WATCH_ROWS, TEST_ROWS = 32, 96
 HELD_OUT_SHARE = 0.75  # of the watch and test requests; the rest shows what training has seen, worded anew
 SHARED_SHARE = 1 / 3  # of the GRPO prompts stand in the SFT set too; rollouts explore the others unseen
+ANY_STYLE = PROMPT_STYLES[0]  # sessions hold no prompt; the set builders write it
 MOST_TRIES = 200  # draws for one new request before the templates count as exhausted
 
 Record = dict[str, Any]
@@ -189,7 +190,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example:\n  PLANNER_PROMPT=short python scripts/data/build_demo_requests.py --out build/demo --seed 7",
+        epilog="example:\n  python scripts/data/build_demo_requests.py --out build/demo --seed 7",
     )
     parser.add_argument("--cards", type=Path, default=DATA / "category_cards.jsonl", help="category cards (JSONL)")
     parser.add_argument("--dev", type=Path, default=DATA / "anchors.jsonl", help="anchors, which become dev92")
@@ -197,33 +198,24 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7, help="seed of all drawing (default 7)")
     parser.add_argument("--sft-rows", type=int, default=6000, help="SFT rows (default 6000)")
     parser.add_argument("--grpo-rows", type=int, default=1500, help="GRPO prompts (default 1500)")
-    parser.add_argument(
-        "--sessions", action="store_true", help="write sft_sessions.jsonl and grpo_sessions.jsonl (with watch and test)"
-    )
-    parser.add_argument("--prompt-style", choices=PROMPT_STYLES, help="system prompt (default: PLANNER_PROMPT)")
     args = parser.parse_args()
     if args.sft_rows < 1 or args.grpo_rows < 1:
         print("--sft-rows and --grpo-rows must be at least 1", file=sys.stderr)
         return 2
     try:
-        style = args.prompt_style or Settings.from_env().prompt
         cards = load_cards(args.cards)
         unwanted = load_unwanted(DATA / "demo" / "exclusions.jsonl")
-        dev = load_dev(args.dev, cards, style)
-        sets = make_sets(cards, unwanted, dev, args.seed, (args.sft_rows, args.grpo_rows), style)
+        dev = load_dev(args.dev, cards, ANY_STYLE)
+        sets = make_sets(cards, unwanted, dev, args.seed, (args.sft_rows, args.grpo_rows), ANY_STYLE)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.sessions:
-        prompts = [*sets["grpo"], *sets["watch"], *sets["test"]]
-        write_rows(args.out / "sft_sessions.jsonl", sessions_of(sets["sft"], cards))
-        write_rows(args.out / "grpo_sessions.jsonl", sessions_of(prompts, cards))
-    else:
-        for name, rows in sets.items():
-            write_rows(args.out / f"{name}.jsonl", rows)
+    write_rows(args.out / "sft_sessions.jsonl", sessions_of(sets["sft"], cards))
+    prompts = [*sets["grpo"], *sets["watch"], *sets["test"]]
+    write_rows(args.out / "grpo_sessions.jsonl", sessions_of(prompts, cards))
     report = {name: counted(rows) for name, rows in sets.items()}
-    print(json.dumps({"out": str(args.out), "seed": args.seed, "prompt_style": style, "sets": report}, indent=1))
+    print(json.dumps({"out": str(args.out), "seed": args.seed, "sets": report}, indent=1))
     return 0
 
 

@@ -27,8 +27,9 @@ DEMO_SEED = 42
 SAMPLES = 8  # completions a dev record, beside the greedy one
 
 # Full-parameter training: LoRA has nothing to adapt in a model that starts from random weights.
-SFT_ROWS, SFT_EPOCHS, SFT_RATE, SFT_BATCH = 12_000, 2, "2e-3", 16
-GRPO_STEPS, GRPO_RATE = 80, "2e-4"
+SFT_ROWS, SFT_EPOCHS, SFT_RATE, SFT_BATCH = 10_000, 2, "2e-3", 16
+GRPO_ROWS = 1_500
+GRPO_STEPS, GRPO_RATE = 60, "2e-4"
 # A constant 3e-4 learns faster and falls apart after some 70 steps (the sampled keywords turn into byte fragments).
 GRPO_SCHEDULE = ("--lr_scheduler_type", "linear", "--warmup_steps", "5")
 # Tokens; the longest demo plan has 50, the longest prompt 58. Evaluation cuts where training does: an untrained model
@@ -57,16 +58,17 @@ def kept_variables() -> dict[str, str]:
     return {name: os.environ[name] for name in KEPT if name in os.environ}
 
 
-def data_stages() -> list[Stage]:
-    """Cards, templates and anchors to catalogue, embedded index, sessions, golden records and sets.
+def data_stages(folder: Path = DEMO_DIR, sft_rows: int = SFT_ROWS, grpo_rows: int = GRPO_ROWS) -> list[Stage]:
+    """Cards, templates and anchors to catalogue, embedded index, sessions, golden records and sets, all in `folder`.
 
     The same builders as `make data`, on the demo's 72 cards, its own request generator and the short prompt.
     """
+    cards, catalogue, store = (folder / path.name for path in (DEMO_CARDS, DEMO_CATALOG, STORE))
     all_cards, anchors = CHECKOUT / "data" / "category_cards.jsonl", CHECKOUT / "data" / "anchors.jsonl"
     prompts, scripts = CHECKOUT / "data" / "prompts", CHECKOUT / "scripts" / "data"
     code = sorted([*scripts.glob("*.py"), *(CHECKOUT / "reward").glob("*.py")])
-    sessions = {name: DEMO_DIR / f"{name}_sessions.jsonl" for name in ("sft", "grpo")}
-    golden = {name: DEMO_DIR / f"{name}_golden.jsonl" for name in sessions}
+    sessions = {name: folder / f"{name}_sessions.jsonl" for name in ("sft", "grpo")}
+    golden = {name: folder / f"{name}_golden.jsonl" for name in sessions}
     style = ["--prompt-style", PROMPT_STYLE]
 
     def build(
@@ -75,33 +77,33 @@ def data_stages() -> list[Stage]:
         return Stage(name, [PYTHON, f"scripts/data/{script}.py", *arguments], inputs, outputs, env)
 
     def golden_stage(name: str, *more: Path) -> Stage:
-        files, report = [sessions[name], *more], DEMO_DIR / f"{name}_golden.report.json"
+        files, report = [sessions[name], *more], folder / f"{name}_golden.report.json"
         arguments = [*map(str, files), "--out", str(golden[name]), "--report", str(report)]
         return build(
             f"golden-{name}", "build_planner_golden", arguments, [*files, all_cards, *code], [golden[name], report]
         )
 
     return [
-        build("cards", "demo_cards", ["--out", str(DEMO_CARDS)], [all_cards, scripts / "demo_cards.py"], [DEMO_CARDS]),
+        build("cards", "demo_cards", ["--out", str(cards)], [all_cards, scripts / "demo_cards.py"], [cards]),
         build(
             "catalogue",
             "build_demo_catalog",
-            ["--cards", str(DEMO_CARDS), "--out", str(DEMO_CATALOG)],
-            [DEMO_CARDS, scripts / "build_demo_catalog.py"],
-            [DEMO_CATALOG],
+            ["--cards", str(cards), "--out", str(catalogue)],
+            [cards, scripts / "build_demo_catalog.py"],
+            [catalogue],
         ),
         build(
             "index",
             "build_demo_index",
-            ["--catalog", str(DEMO_CATALOG), "--store", str(STORE)],
-            [DEMO_CATALOG, CHECKOUT / "swift_plugin" / "encoders.py"],
-            [STORE],
+            ["--catalog", str(catalogue), "--store", str(store)],
+            [catalogue, CHECKOUT / "swift_plugin" / "encoders.py"],
+            [store],
         ),
         build(
             "requests",
             "build_demo_requests",
-            ["--cards", str(DEMO_CARDS), "--out", str(DEMO_DIR), "--sft-rows", str(SFT_ROWS), "--sessions", *style],
-            [DEMO_CARDS, anchors, CHECKOUT / "data" / "demo", prompts, *code],
+            ["--cards", str(cards), "--out", str(folder), "--sft-rows", str(sft_rows), "--grpo-rows", str(grpo_rows)],
+            [cards, anchors, CHECKOUT / "data" / "demo", *code],
             list(sessions.values()),
         ),
         golden_stage("sft"),
@@ -109,17 +111,17 @@ def data_stages() -> list[Stage]:
         build(
             "sft-set",
             "build_planner_sft",
-            [str(golden["sft"]), "--out", str(SFT_SET), "--last-turns", *style],
+            [str(golden["sft"]), "--out", str(folder / SFT_SET.name), "--last-turns", *style],
             [golden["sft"], DATA_STAMPS / "index.json", prompts, *code],
-            [SFT_SET],
-            PLANNER_STORE_DIR=str(STORE),
+            [folder / SFT_SET.name],
+            PLANNER_STORE_DIR=str(store),
         ),
         build(
             "grpo-set",
             "build_grpo_dataset",
-            [str(golden["grpo"]), "--cards", str(DEMO_CARDS), "--out-dir", str(DEMO_DIR), "--last-turns", *style],
-            [golden["grpo"], DEMO_CARDS, prompts, *code],
-            [GRPO_SET, WATCH_SET, DEV_SET],
+            [str(golden["grpo"]), "--cards", str(cards), "--out-dir", str(folder), "--last-turns", *style],
+            [golden["grpo"], cards, prompts, *code],
+            [folder / path.name for path in (GRPO_SET, WATCH_SET, DEV_SET)],
         ),
     ]
 

@@ -100,7 +100,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=42, help="seed of the initial weights (default 42)")
     args = parser.parse_args()
     if not args.sft.is_file():
-        print(f"--sft {args.sft} does not exist; make it with scripts/data/build_demo_requests.py", file=sys.stderr)
+        print(f"--sft {args.sft} does not exist; make it with scripts/data/build_planner_sft.py", file=sys.stderr)
         return 2
     parameters = build(args.sft, args.out, args.seed)
     print(json.dumps({"out": str(args.out), "parameters": parameters, "seed": args.seed}))
