@@ -29,12 +29,12 @@ SAMPLES = 8  # completions a dev record, beside the greedy one
 # Full-parameter training: LoRA has nothing to adapt in a model that starts from random weights.
 SFT_ROWS, SFT_EPOCHS, SFT_RATE, SFT_BATCH = 10_000, 2, "2e-3", 16
 GRPO_ROWS = 1_500
-GRPO_STEPS, GRPO_RATE = 60, "2e-4"
+GRPO_STEPS, GRPO_RATE = 80, "2e-4"
 # A constant 3e-4 learns faster and falls apart after some 70 steps (the sampled keywords turn into byte fragments).
 GRPO_SCHEDULE = ("--lr_scheduler_type", "linear", "--warmup_steps", "5")
 # Tokens; the longest demo plan has 50, the longest prompt 58. Evaluation cuts where training does: an untrained model
 # never ends.
-MAX_LENGTH, MAX_COMPLETION = 256, 96
+MAX_LENGTH, MAX_COMPLETION = 256, 64
 
 LAST = "last-checkpoint"  # the link ms-swift keeps in every run folder
 PYTHON = sys.executable
