@@ -856,6 +856,12 @@ def test_compute_reward_refuses_wrong_weights(weights: Any) -> None:
         score(None, weights=weights)
 
 
+def test_the_largest_float_is_a_weight() -> None:
+    """The bound is what a float can hold, itself included; equal weights of that size are still a quarter each."""
+    huge = sys.float_info.max
+    assert check_weights(dict.fromkeys(DIMENSIONS, huge)) == dict.fromkeys(DIMENSIONS, 0.25)
+
+
 def test_compute_reward_takes_named_weights_as_the_variable_does() -> None:
     given = plan(category="手机", keywords=["one"])
     assert score(given, weights={"field": 0.4}) == score(
