@@ -1,11 +1,8 @@
-"""Texts to unit vectors: hashed without weights, by an embeddings endpoint, or by FlagEmbedding in process."""
+"""Texts to unit vectors: hashed without weights, by an embeddings endpoint, or by FlagEmbedding (flag_encoder.py)."""
 
-import logging
-import os
 import unicodedata
 import zlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -19,12 +16,12 @@ from swift_plugin.retry import (
     RetryBudgetError,
     TransientError,
     is_loopback,
+    whole_answer_hooks,
     with_retries,
 )
 from swift_plugin.reward_loader import load_reward
 from swift_plugin.settings import DEFAULT_EMBED_BATCH, Settings, public_url
 
-logger = logging.getLogger(__name__)
 Vectors = npt.NDArray[np.float32]
 
 
@@ -59,11 +56,13 @@ def make_encoder(settings: Settings, words: Callable[[str], Sequence[str]] | Non
             request_timeout_s=settings.request_timeout_s,
         )
     if settings.embed_model:
+        from swift_plugin.flag_encoder import FlagEncoder  # it builds on this module
+
         return FlagEncoder(settings.embed_model)
     return HashedEncoder(words or load_reward(settings.reward_file).words)
 
 
-def _unit_rows(rows: Vectors) -> Vectors:
+def unit_rows(rows: Vectors) -> Vectors:
     """Rows scaled to length 1; zero rows stay zero."""
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     scaled: Vectors = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
@@ -95,7 +94,7 @@ class HashedEncoder:
         rows = np.zeros((len(texts), self.dim), dtype=np.float32)
         for start in range(0, len(texts), self._CHUNK):
             rows[start : start + self._CHUNK] = self._sums(texts[start : start + self._CHUNK])
-        return _unit_rows(rows)
+        return unit_rows(rows)
 
     def _sums(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
         cells: list[npt.NDArray[np.int64]] = []
@@ -146,7 +145,7 @@ class EndpointEncoder:
         request_timeout_s: float,
     ) -> None:
         self.name = model
-        self.url = _embeddings_url(url)
+        self.url = embeddings_url(url)
         self._api_key = api_key
         self._batch = batch
         self._budget_s = retry_budget_s
@@ -231,7 +230,7 @@ class EndpointEncoder:
         if not rows.any(axis=1).all():
             raise EncoderError(f"{self._where()} answered a vector of zeros; the model behind it is broken")
         self._dim = sizes[0]
-        return _unit_rows(rows)
+        return unit_rows(rows)
 
     def _refusal(self, response: httpx.Response) -> str:
         ways = {
@@ -251,10 +250,10 @@ class EndpointEncoder:
 
     def _make_client(self) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-        return httpx.Client(headers=headers, trust_env=not is_loopback(self.url))
+        return httpx.Client(headers=headers, trust_env=not is_loopback(self.url), event_hooks=whole_answer_hooks())
 
 
-def _embeddings_url(url: str) -> str:
+def embeddings_url(url: str) -> str:
     """The full address from a host, a base ending in a version, or the full address itself."""
     path = urlsplit(url).path.rstrip("/")
     if path.endswith("/embeddings"):
@@ -266,84 +265,3 @@ def retry_after_s(response: httpx.Response) -> float:
     """Seconds the server asks to wait; 0 when it names none (or a date)."""
     value = response.headers.get("Retry-After", "")
     return float(value) if value.isascii() and value.isdigit() else 0.0
-
-
-class FlagEncoder:
-    """FlagEmbedding's BGE-M3 in this process: the dense vectors, on the rank's own GPU or on the CPU.
-
-    `model` is a folder or a hub name. Nothing is loaded, and no CUDA context made, before the first `encode`.
-    """
-
-    BATCH = 64
-    MAX_TOKENS = 512  # search strings and titles are short; bge-m3 would take 8,192
-
-    def __init__(self, model: str) -> None:
-        self.model = model
-        self.name = Path(model).name
-        self._model = PerProcess(self._load)
-        self._dim: int | None = None
-
-    @property
-    def dim(self) -> int:
-        """Vector size, read from the model's config without loading its weights."""
-        if self._dim is None:
-            from transformers import AutoConfig
-
-            try:
-                self._dim = int(AutoConfig.from_pretrained(self.model).hidden_size)
-            except OSError as error:
-                raise EncoderError(self._not_loadable(error)) from error
-        return self._dim
-
-    def encode(self, texts: Sequence[str]) -> Vectors:
-        """(n, dim) float32 unit rows; raises EncoderError if the model cannot be loaded or gives NaN."""
-        if not texts:
-            return np.zeros((0, self.dim), dtype=np.float32)
-        model = self._model.get()
-        parts = []
-        for start in range(0, len(texts), self.BATCH):
-            output = model.encode(
-                list(texts[start : start + self.BATCH]),
-                batch_size=self.BATCH + 1,  # from a full batch on FlagEmbedding draws a progress bar a call
-                max_length=self.MAX_TOKENS,
-                return_dense=True,
-                return_sparse=False,
-                return_colbert_vecs=False,
-            )
-            parts.append(np.asarray(output["dense_vecs"], dtype=np.float32))
-        rows = np.concatenate(parts)
-        if not np.isfinite(rows).all():
-            raise EncoderError(f"{self.model} gave NaN or infinity: damaged weights, or overflow in fp16")
-        return _unit_rows(rows)
-
-    def _load(self) -> Any:
-        import torch
-        from FlagEmbedding import BGEM3FlagModel
-
-        device = flag_device(torch.cuda.device_count(), os.environ.get("LOCAL_RANK"))
-        logger.info("loading %s on %s", self.model, device)
-        try:
-            return BGEM3FlagModel(self.model, use_fp16=device != "cpu", devices=device)
-        except OSError as error:
-            raise EncoderError(self._not_loadable(error)) from error
-
-    def _not_loadable(self, error: Exception) -> str:
-        return (
-            f"cannot load the embedding model {self.model!r}: {error}. Ways out: set PLANNER_EMBED_MODEL to a"
-            " bge-m3 folder, set PLANNER_EMBED_URL to a server that has it, or unset both for the hashed"
-            " encoder"
-        )
-
-
-def flag_device(gpus: int, local_rank: str | None) -> str:
-    """The device of this rank: `cuda:LOCAL_RANK` (0 outside torchrun), `cpu` without a GPU.
-
-    >>> flag_device(4, "2"), flag_device(0, "2"), flag_device(1, None)
-    ('cuda:2', 'cpu', 'cuda:0')
-    """
-    if gpus == 0:
-        return "cpu"
-    rank = int(local_rank or 0)
-    if rank >= gpus:
-        raise EncoderError(f"LOCAL_RANK is {rank}, but {gpus} GPUs are visible; check CUDA_VISIBLE_DEVICES")
-    return f"cuda:{rank}"

@@ -4,9 +4,11 @@ import ipaddress
 import logging
 import random
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
+
+import httpx
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +59,41 @@ def with_retries(attempt: Callable[[float], T], *, budget_s: float, timeout_s: f
                 raise RetryBudgetError(str(error), tries, elapsed, budget_s) from error
             logger.warning("%s: %s; try %d follows in %.2f s", what, error, tries + 1, delay)
             time.sleep(delay)
+
+
+def whole_answer_hooks() -> dict[str, list[Callable[[Any], None]]]:
+    """`event_hooks` for an httpx client that apply a request's read timeout to its whole answer.
+
+    httpx itself applies it to every piece that arrives, so an answer that trickles in would outlast any budget.
+    """
+
+    def begin(request: httpx.Request) -> None:
+        request.extensions["began"] = time.monotonic()
+
+    def limit(response: httpx.Response) -> None:
+        asked = response.request.extensions
+        seconds = asked["timeout"]["read"]
+        if seconds is not None:
+            response.stream = _WholeAnswer(response.stream, asked["began"] + seconds)
+
+    return {"request": [begin], "response": [limit]}
+
+
+class _WholeAnswer(httpx.SyncByteStream):
+    """The body of an answer, which must have arrived by `deadline` (by time.monotonic)."""
+
+    def __init__(self, stream: Any, deadline: float) -> None:
+        self._stream = stream
+        self._deadline = deadline
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._stream:
+            if time.monotonic() > self._deadline:
+                raise httpx.ReadTimeout("the answer had begun, but was not complete in time")
+            yield part
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 def is_loopback(url: str) -> bool:

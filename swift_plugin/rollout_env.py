@@ -6,7 +6,7 @@ import unicodedata
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,11 @@ CACHE_SIZE = 20_000  # searches, with their titles some 50 MB
 # A plan may hold 8,000 characters of keywords. Encoders cut long texts or, worse, refuse them, and model
 # output must never stop a run, so the search string is bounded here. 512 characters are 80 English words.
 SEARCH_CHARS = 512
+# Late in training a group often holds the same text several times: it is parsed and scored once. Some 20 MB.
+SCORES_SIZE = 4_096
+
+
+Key = TypeVar("Key")
 
 
 class BatchStats(TypedDict):
@@ -80,6 +85,8 @@ class RolloutEnv:
         self._cache_size = cache_size
         self._cache: OrderedDict[str, list[str]] = OrderedDict()
         self._goldens: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._plans: OrderedDict[str, tuple[ParsedPlan, str | None]] = OrderedDict()
+        self._scores: OrderedDict[tuple[str, str, str, bool], tuple[list[str] | None, Breakdown]] = OrderedDict()
 
     @classmethod
     def from_settings(
@@ -125,15 +132,17 @@ class RolloutEnv:
         _check_strings("text", text, ids)
         _check_strings("completion", completions, ids)
 
-        plans = [self.reward.parse_plan(completion) for completion in completions]
-        searches = [self._search(parsed) for parsed in plans]
+        read = [self._plan(completion) for completion in completions]
+        plans, searches = [parsed for parsed, _ in read], [search for _, search in read]
         titles, stats = self._look_up([search for search in searches if search])
         found = [None if self.store is None or s is None else titles.get(s, []) for s in searches]
 
         started = time.perf_counter()
         breakdowns = [
-            self.reward.compute_reward(plan, golden, words, hits, **self._mix(split))
-            for plan, golden, words, hits, split in zip(plans, goldens, text, found, splits, strict=True)
+            self._breakdown((completion, column, words, split == TRAIN_SPLIT), plan, golden, hits)
+            for completion, column, words, split, plan, golden, hits in zip(
+                completions, golden_json, text, splits, plans, goldens, found, strict=True
+            )
         ]
         stats["completions"] = len(completions)
         stats["parse_failures"] = sum(parsed.plan is None for parsed in plans)
@@ -171,11 +180,31 @@ class RolloutEnv:
         if self.trace is not None:
             self.trace.close()
 
-    def _mix(self, split: str) -> dict[str, Any]:
-        """Weights and gates for a row: the experiment's in training, the reward's defaults in any evaluation."""
-        if split == TRAIN_SPLIT:
-            return {"weights": self.weights, "gates": self.gates}
-        return {"weights": self.reward.DEFAULT_WEIGHTS, "gates": ()}
+    def _plan(self, completion: str) -> tuple[ParsedPlan, str | None]:
+        """The parsed completion and its search, once for each distinct text."""
+        known = self._plans.get(completion)
+        if known is None:
+            parsed = self.reward.parse_plan(completion)
+            known = parsed, self._search(parsed)
+            _remember(self._plans, completion, known, SCORES_SIZE)
+        return known
+
+    def _breakdown(
+        self, row: tuple[str, str, str, bool], plan: ParsedPlan, golden: dict[str, Any], titles: list[str] | None
+    ) -> Breakdown:
+        """The score of a row (completion, golden_json, text, whether it trains), once as long as its titles stay.
+
+        Weights and gates are the experiment's in training, the reward's defaults in any evaluation.
+        """
+        is_text = isinstance(row[1], str)  # a record given as a dict is scored too, and not remembered
+        known = self._scores.get(row) if is_text else None
+        if known is not None and known[0] == titles:
+            return known[1]
+        mix = (self.weights, self.gates) if row[3] else (self.reward.DEFAULT_WEIGHTS, ())
+        scored = self.reward.compute_reward(plan, golden, row[2], titles, weights=mix[0], gates=mix[1])
+        if is_text:
+            _remember(self._scores, row, (titles, scored), SCORES_SIZE)
+        return scored
 
     def _golden(self, golden: str, record: str) -> dict[str, Any]:
         """The parsed record, once for each distinct string."""
@@ -243,7 +272,7 @@ def _no_stats() -> BatchStats:
     )
 
 
-def _remember(cache: "OrderedDict[str, Any]", key: str, value: Any, size: int) -> None:
+def _remember(cache: "OrderedDict[Key, Any]", key: Key, value: Any, size: int) -> None:
     cache[key] = value
     if len(cache) > size:
         cache.popitem(last=False)

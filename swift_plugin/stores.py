@@ -21,6 +21,7 @@ from swift_plugin.retry import (
     RetryBudgetError,
     TransientError,
     is_loopback,
+    whole_answer_hooks,
     with_retries,
 )
 from swift_plugin.settings import VECTOR_NAME, Settings, public_url
@@ -48,6 +49,18 @@ class StoreInfo:
     points: int
     vector_size: int | None
     encoder: str | None = None
+
+
+@dataclass(frozen=True)
+class VectorStorage:
+    """How an engine keeps the vectors: the defaults keep them in memory as they are.
+
+    `on_disk` reads them from disk as a search needs them. `int8` keeps a copy of a quarter of the size in memory and
+    searches that (scalar quantisation); the engines make it when they index, so a small store has none.
+    """
+
+    on_disk: bool = False
+    int8: bool = False
 
 
 class Store(Protocol):
@@ -160,7 +173,9 @@ class EdgeStore:
         self._added = 0
 
     @classmethod
-    def create(cls, path: str | Path, dim: int, *, encoder: str) -> "EdgeStore":
+    def create(
+        cls, path: str | Path, dim: int, *, encoder: str, storage: VectorStorage = VectorStorage()
+    ) -> "EdgeStore":
         """An empty store for vectors of size `dim` at `path`, which must not exist yet or be empty."""
         import qdrant_edge as edge
 
@@ -168,8 +183,13 @@ class EdgeStore:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise StoreError(f"{folder} is not empty: build into a new folder")
+        params = edge.EdgeVectorParams(
+            size=dim, distance=edge.Distance.Cosine, memory=edge.Memory.Cold if storage.on_disk else None
+        )
+        quantised = edge.ScalarQuantizationConfig(type=edge.ScalarType.Int8, memory=edge.Memory.Pinned)
         config = edge.EdgeConfig(
-            vectors={VECTOR_NAME: edge.EdgeVectorParams(size=dim, distance=edge.Distance.Cosine)},
+            vectors={VECTOR_NAME: params},
+            quantization_config=quantised if storage.int8 else None,
             wal_enabled=False,  # the log's lock would keep a second process from reading
             optimizers=edge.EdgeOptimizersConfig(default_segment_number=1),
         )
@@ -179,14 +199,20 @@ class EdgeStore:
         store._shard = PerProcess(lambda: shard)
         return store
 
-    def add(self, vectors: Vectors, payloads: Sequence[Mapping[str, Any]]) -> None:
-        """Append one point a row, ids counting from 0; each payload needs a `title`."""
+    def add(
+        self, vectors: Vectors, payloads: Sequence[Mapping[str, Any]], ids: Sequence[int | str] | None = None
+    ) -> None:
+        """Append one point a row; each payload needs a `title`.
+
+        `ids` (whole numbers or UUIDs) replace the points that have them already; without, they count from 0.
+        """
         import qdrant_edge as edge
 
         shard = self._shard.get()
-        for vector, payload in zip(_as_rows(vectors), payloads, strict=True):
-            _title(payload, self._added, str(self.path))
-            point = edge.Point(self._added, {VECTOR_NAME: vector}, dict(payload))
+        named = range(self._added, self._added + len(payloads)) if ids is None else ids
+        for point_id, vector, payload in zip(named, _as_rows(vectors), payloads, strict=True):
+            _title(payload, point_id, str(self.path))
+            point = edge.Point(point_id, {VECTOR_NAME: vector}, dict(payload))
             # One by one: within one update the engine stores points in hash order, and ties would then differ
             # from build to build.
             shard.update(edge.UpdateOperation.upsert_points([point]))
@@ -200,6 +226,10 @@ class EdgeStore:
         shard.flush()
         self.close()
         self._shard = PerProcess(self._load)
+
+    def shard(self) -> Any:
+        """The engine's shard, opened by this process at the first call; raises StoreError if it cannot be."""
+        return self._shard.get()
 
     def describe(self) -> StoreInfo:
         """Size and origin of the store; raises StoreError if the folder is missing or cannot be read."""
@@ -293,8 +323,8 @@ class QdrantStore:
 
     def describe(self) -> StoreInfo:
         """Points (exact) and vector size of the collection; raises StoreError if it is missing."""
-        info = self._call(lambda client, _: client.get_collection(self.collection))
-        count = self._call(lambda client, t: client.count(self.collection, exact=True, timeout=t))
+        info = self.call(lambda client, _: client.get_collection(self.collection))
+        count = self.call(lambda client, t: client.count(self.collection, exact=True, timeout=t))
         vectors = info.config.params.vectors
         vector = vectors.get(VECTOR_NAME) if isinstance(vectors, dict) else None
         return StoreInfo("qdrant", self._where(), count.count, None if vector is None else vector.size)
@@ -308,15 +338,18 @@ class QdrantStore:
         from qdrant_client import models
 
         requests = [
-            models.QueryRequest(query=vector, using=VECTOR_NAME, limit=limit, with_payload=["title", *fields])
+            models.QueryRequest(
+                query=models.NearestQuery(nearest=vector),
+                using=VECTOR_NAME,
+                limit=limit,
+                with_payload=["title", *fields],
+            )
             for vector in _as_rows(vectors)
         ]
         results: list[list[Payload]] = []
         for start in range(0, len(requests), self._BATCH):
             batch = requests[start : start + self._BATCH]
-            answers = self._call(
-                lambda client, t, batch=batch: client.query_batch_points(self.collection, batch, timeout=t)
-            )
+            answers = self.call(lambda client, t, batch=batch: _query_batch(client, self.collection, batch, t))
             if len(answers) != len(batch):
                 raise StoreError(
                     f"Qdrant {self._where()} answered {len(answers)} results for {len(batch)} queries: titles and"
@@ -331,32 +364,14 @@ class QdrantStore:
         if client is not None:
             client.close()
 
-    def _call(self, request: Any) -> Any:
+    def call(self, request: Any) -> Any:
         """`request(client, timeout in whole seconds)` under the retry policy; failures become StoreErrors."""
-        from qdrant_client.common.client_exceptions import QdrantException, ResourceExhaustedResponse
-        from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
-
-        def attempt(timeout_s: float) -> Any:
-            try:
-                return request(self._client.get(), int(timeout_s))
-            except ResourceExhaustedResponse as error:  # 429 with Retry-After
-                raise TransientError(f"HTTP 429: {error}", error.retry_after_s) from error
-            except QdrantException as error:  # 429 with a Retry-After that is a date
-                raise TransientError(f"HTTP 429: {error}") from error
-            except UnexpectedResponse as error:
-                if error.status_code in TRANSIENT_STATUS:
-                    raise TransientError(f"HTTP {error.status_code}: {self._said(error)}") from error
-                raise StoreError(self._refusal(error)) from error
-            except ResponseHandlingException as error:
-                if isinstance(error.source, httpx.TransportError):
-                    raise TransientError(f"{type(error.source).__name__}: {error.source}") from error
-                raise StoreError(self._stranger(error.source)) from error
-            except (ValueError, AssertionError) as error:  # no JSON; JSON without a result
-                raise StoreError(self._stranger(error)) from error
-
         try:
             return with_retries(
-                attempt, budget_s=self._budget_s, timeout_s=self._timeout_s, what=f"Qdrant at {self._where()}"
+                lambda timeout_s: self._attempt(lambda: request(self._client.get(), int(timeout_s))),
+                budget_s=self._budget_s,
+                timeout_s=self._timeout_s,
+                what=f"Qdrant at {self._where()}",
             )
         except RetryBudgetError as error:
             raise StoreError(
@@ -364,6 +379,47 @@ class QdrantStore:
                 " its search cannot be scored. Ways out: start Qdrant or correct QDRANT_URL; raise"
                 " PLANNER_RETRY_SECONDS or PLANNER_REQUEST_SECONDS; resume from the last checkpoint."
             ) from error
+
+    def call_once(self, request: Any, timeout_s: float) -> Any:
+        """`request(client)` once, waiting up to `timeout_s`: for what must not be begun twice, such as a snapshot."""
+        client = self._make_client(timeout_s)
+        try:
+            return self._attempt(lambda: request(client))
+        except TransientError as error:
+            raise StoreError(f"Qdrant {self._where()} did not finish the request: {error}") from error
+        finally:
+            client.close()
+
+    def http_client(self, timeout_s: float) -> httpx.Client:
+        """A plain client with this server's address and key, for files that qdrant-client would hold in memory."""
+        return httpx.Client(
+            base_url=self._full_url(),
+            headers={"api-key": self._api_key} if self._api_key else {},
+            timeout=timeout_s,
+            trust_env=not is_loopback(self.url),
+        )
+
+    def _attempt(self, request: Any) -> Any:
+        """One try: what time may cure becomes a TransientError, everything else a StoreError."""
+        from qdrant_client.common.client_exceptions import QdrantException, ResourceExhaustedResponse
+        from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+
+        try:
+            return request()
+        except ResourceExhaustedResponse as error:  # 429 with Retry-After
+            raise TransientError(f"HTTP 429: {error}", error.retry_after_s) from error
+        except QdrantException as error:  # 429 with a Retry-After that is a date
+            raise TransientError(f"HTTP 429: {error}") from error
+        except UnexpectedResponse as error:
+            if error.status_code in TRANSIENT_STATUS:
+                raise TransientError(f"HTTP {error.status_code}: {self._said(error)}") from error
+            raise StoreError(self._refusal(error)) from error
+        except ResponseHandlingException as error:
+            if isinstance(error.source, httpx.TransportError):
+                raise TransientError(f"{type(error.source).__name__}: {error.source}") from error
+            raise StoreError(self._stranger(error.source)) from error
+        except (ValueError, AssertionError) as error:  # no JSON; JSON without a result
+            raise StoreError(self._stranger(error)) from error
 
     def _stranger(self, error: Exception) -> str:
         return f"{self._where()} does not answer like Qdrant: {str(error)[:200]}. Check QDRANT_URL."
@@ -389,7 +445,7 @@ class QdrantStore:
         parts = urlsplit(self.url)
         return self.url if parts.port else parts._replace(netloc=f"{parts.netloc}:{self.PORT}").geturl()
 
-    def _make_client(self) -> Any:
+    def _make_client(self, timeout_s: float | None = None) -> Any:
         from qdrant_client import QdrantClient
 
         with warnings.catch_warnings():
@@ -398,11 +454,35 @@ class QdrantStore:
             return QdrantClient(
                 url=self.url,
                 api_key=self._api_key,
-                timeout=max(1, int(min(self._timeout_s, self._budget_s))),
+                timeout=max(1, int(timeout_s or min(self._timeout_s, self._budget_s))),
                 # The check, in a thread of its own, ignores trust_env and would send the key to a proxy.
                 check_compatibility=False,
                 trust_env=not is_loopback(self.url),
+                event_hooks=whole_answer_hooks(),
             )
+
+
+def check_replaceable(folder: Path) -> None:
+    """Raise ValueError if `folder` holds something that is no vector store: it must not be replaced by one."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / "edge_config.json").exists():
+        raise ValueError(f"{folder} is not empty and holds no vector store: choose another --store")
+
+
+def _query_batch(client: Any, collection: str, requests: Sequence[Any], timeout_s: int) -> Sequence[Any]:
+    """What `client.query_batch_points` sends and answers, without the copy of every number that it makes first.
+
+    That copy, for models that would embed texts themselves, takes longer than all else the client does.
+    """
+    from qdrant_client import models
+
+    answer = client.http.search_api.query_batch_points(
+        collection_name=collection,
+        query_request_batch=models.QueryRequestBatch(searches=list(requests)),
+        timeout=timeout_s,
+    )
+    assert answer.result is not None, "a batch of queries without a result"
+    results: Sequence[Any] = answer.result
+    return results
 
 
 def replace_folder(new: Path, final: Path) -> None:

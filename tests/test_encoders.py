@@ -15,15 +15,15 @@ import pytest
 from embeddings_server import EmbeddingsServer
 from faulty_http import Fault
 from small_world import TITLES, encoder, reward
+from tiny_bge import build_bge_folder
 
 from swift_plugin.encoders import (
     EncoderError,
     EndpointEncoder,
-    FlagEncoder,
     HashedEncoder,
-    flag_device,
     make_encoder,
 )
+from swift_plugin.flag_encoder import FlagEncoder, chosen_device, flag_device
 from swift_plugin.settings import CHECKOUT, Settings
 
 KEY = "s3cret-key"
@@ -280,28 +280,7 @@ def test_loopback_traffic_ignores_a_proxy(server: EmbeddingsServer, monkeypatch:
 
 @pytest.fixture(scope="module")
 def bge_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A two-layer XLM-R with untrained weights, laid out like the bge-m3 folder."""
-    pytest.importorskip("FlagEmbedding", reason="the extra `bge` is not installed")
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast, XLMRobertaConfig, XLMRobertaModel
-
-    folder = tmp_path_factory.mktemp("bge") / "tiny-bge-m3"
-    words = sorted({word for text in [*TITLES, *TEXTS] for word in text.split()})
-    vocabulary = {token: i for i, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", "<mask>", *words])}
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    specials = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>"}
-    specials |= {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}
-    PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=512, **specials).save_pretrained(folder)
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    config = XLMRobertaConfig(vocab_size=len(vocabulary), max_position_embeddings=514, **sizes)
-    XLMRobertaModel(config).save_pretrained(folder)
-    torch.save(torch.nn.Linear(32, 1).state_dict(), folder / "sparse_linear.pt")
-    torch.save(torch.nn.Linear(32, 32).state_dict(), folder / "colbert_linear.pt")
-    return folder
+    return build_bge_folder(tmp_path_factory.mktemp("bge") / "tiny-bge-m3", [*TITLES, *TEXTS])
 
 
 @pytest.mark.slow  # importing FlagEmbedding takes half a minute
@@ -326,7 +305,7 @@ def test_flag_embedding_gives_the_models_dense_vectors(bge_folder: Path) -> None
 
 def test_flag_embedding_loads_nothing_before_it_is_needed() -> None:
     code = (
-        "import sys; from swift_plugin.encoders import FlagEncoder;"
+        "import sys; from swift_plugin.flag_encoder import FlagEncoder;"
         "FlagEncoder('bge-m3');"
         "print([name for name in ('torch', 'FlagEmbedding', 'transformers') if name in sys.modules])"
     )
@@ -358,6 +337,50 @@ def test_each_rank_encodes_on_its_own_device(gpus: int, local_rank: str | None, 
 def test_a_rank_without_a_gpu_of_its_own_is_refused() -> None:
     with pytest.raises(EncoderError, match="LOCAL_RANK is 4, but 4 GPUs"):
         flag_device(4, "4")
+
+
+DEVICES: list[tuple[str | None, str | None, str, str]] = [
+    (None, None, "cuda:0", "nothing asked: the first GPU"),
+    (None, "1", "cuda:1", "nothing asked: the rank's own"),
+    ("cpu", "1", "cpu", "the CPU although there are GPUs"),
+    ("cuda", "1", "cuda:0", "what is asked for wins over the rank"),
+    ("cuda:1", None, "cuda:1", "one GPU by its number"),
+]
+
+
+@pytest.mark.parametrize(("asked", "local_rank", "device", "reason"), DEVICES)
+def test_the_device_asked_for_is_taken(asked: str | None, local_rank: str | None, device: str, reason: str) -> None:
+    assert chosen_device(asked, 2, local_rank) == device, reason
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "said"),
+    [
+        ("cuda", 0, "cuda is not here .0 GPUs"),
+        ("cuda:2", 2, "cuda:2 is not here .2 GPUs.*CUDA_VISIBLE_DEVICES"),
+        ("cuda:-1", 2, "no device: give cpu, cuda or cuda:N"),
+        ("gpu", 2, "no device"),
+        ("", 2, "no device"),
+    ],
+)
+def test_a_device_that_is_not_here_is_refused(asked: str, gpus: int, said: str) -> None:
+    with pytest.raises(EncoderError, match=said):
+        chosen_device(asked, gpus, None)
+
+
+@pytest.mark.slow
+def test_a_broken_model_raises_and_names_itself(bge_folder: Path) -> None:
+    import torch
+
+    made = FlagEncoder(str(bge_folder), device="cpu")
+    layer = made._model.get().model.model.encoder.layer[0].output
+    with torch.no_grad():
+        layer.dense.weight.fill_(float("nan"))
+    with pytest.raises(EncoderError, match="tiny-bge-m3 gave NaN"):
+        made.encode(["desk lamp"])
+    layer.dense = torch.nn.Linear(1, 32)  # what CUDA raises out of memory is a RuntimeError as well
+    with pytest.raises(EncoderError, match="tiny-bge-m3 cannot encode 1 texts of up to 4 tokens on cpu.*--batch"):
+        made.encode(["desk lamp"])
 
 
 # --- which one ------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from small_world import REWARD_FILE, TEXT, TITLES, build_store, encoder, golden, plan, reward
 
+from swift_plugin import rollout_env
 from swift_plugin.encoders import HashedEncoder
 from swift_plugin.rollout_env import SEARCH_CHARS, RolloutEnv
 from swift_plugin.settings import CHECKOUT, Settings
@@ -238,6 +239,75 @@ def test_each_distinct_golden_is_parsed_once(env: RolloutEnv) -> None:
     score(env, [STRONG] * 8, golden_json=[golden()] * 4 + [golden(category=None)] * 4)
     score(env, [STRONG])
     assert parsed == [golden(), golden(category=None)]
+
+
+class CountingReward:
+    """The real reward; remembers what it parsed and scored."""
+
+    def __init__(self) -> None:
+        self.parsed: list[str] = []
+        self.scored: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(reward(), name)
+
+    def parse_plan(self, text: str) -> Any:
+        self.parsed.append(text)
+        return reward().parse_plan(text)
+
+    def compute_reward(self, plan: Any, golden: Any, text: str, titles: Any, **mix: Any) -> Any:
+        self.scored.append((golden["category"], text, mix["weights"]["field"]))
+        return reward().compute_reward(plan, golden, text, titles, **mix)
+
+
+def test_each_distinct_row_is_parsed_and_scored_once(folder: Path) -> None:
+    counting = CountingReward()
+    env = environment(folder, weights=reward().weights_from_env({"PLANNER_REWARD_WEIGHTS": "field=0.40"}))
+    env.reward = counting  # type: ignore[assignment]
+    batch = [STRONG, STRONG, "junk", STRONG, STRONG, STRONG, "junk"]
+    given = {
+        "golden_json": [golden()] * 3 + [golden(category="鞋"), golden(), golden(), golden()],
+        "text": [TEXT] * 4 + ["跑鞋", TEXT, TEXT],
+        "splits": ["train"] * 5 + ["watch", "train"],
+    }
+    first, rows = score(env, batch, **given), env.last_rows
+    assert counting.parsed == [STRONG, "junk"]
+    experiment, default = env.weights["field"], reward().DEFAULT_WEIGHTS["field"]
+    assert counting.scored == [
+        ("跑鞋", TEXT, experiment),  # the second row is the first again
+        ("跑鞋", TEXT, experiment),  # junk
+        ("鞋", TEXT, experiment),  # another record, another text, another mix: each is scored by itself
+        ("跑鞋", "跑鞋", experiment),
+        ("跑鞋", TEXT, default),
+    ]
+    weights = env.weights
+    for number, completion in enumerate(batch):
+        row = {name: [values[number]] for name, values in given.items()}
+        assert score(environment(folder, weights=weights), [completion], **row) == [first[number]]
+    assert score(env, batch, **given) == first
+    assert len(counting.parsed) == 2 and len(counting.scored) == 5
+    untimed = [{**row, "timings": None} for row in rows]
+    assert [{**row, "timings": None} for row in env.last_rows] == untimed  # the evidence is written every time
+
+
+def test_a_known_score_is_taken_only_for_the_titles_it_was_made_with(folder: Path, tmp_path: Path) -> None:
+    env = environment(folder, cache_size=1)
+    before = score(env, [STRONG])[0]
+    env.store = EdgeStore(build_store(tmp_path / "other.edge", [f"kitchen towel {n}" for n in range(30)]))
+    assert score(env, [STRONG])[0] == before  # the search is still known
+    score(env, [plan("desk lamp")])
+    after = score(env, [STRONG])[0]
+    assert before.retrieval > after.retrieval == 0.0
+
+
+def test_the_scores_kept_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = [plan(title) for title in TITLES[:30]] * 2
+    expected = score(environment(folder), batch)
+    monkeypatch.setattr(rollout_env, "SCORES_SIZE", 4)
+    env = environment(folder)
+    for _ in range(2):
+        assert score(env, batch) == expected
+        assert (len(env._plans), len(env._scores)) == (4, 4)
 
 
 def test_an_empty_batch_is_no_work(env: RolloutEnv, tmp_path: Path) -> None:

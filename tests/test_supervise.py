@@ -70,6 +70,12 @@ def is_gone(pid: int) -> bool:
             ["exit code 137", "out of memory"],
             "a signal is 128 + n",
         ),
+        (
+            [python("raise SystemExit(-9)")],
+            247,
+            ["exit code 247", "out of memory"],
+            "how swift passes on that its one process was killed",
+        ),
         ([python("raise KeyError('golden')")], 1, ["exit code 1: KeyError: 'golden'"], "the cause is on the last line"),
     ],
 )
@@ -182,6 +188,36 @@ def test_a_rank_that_raises_takes_the_others_down(tmp_path: Path) -> None:
             "ValueError: x\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n",
             "ValueError: x",
             "summary",
+        ),
+        (
+            "[rank1]: OSError: disk full\n[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer\n",
+            "OSError: disk full",
+            "gloo's error follows from it",
+        ),
+        (
+            "[rank1]: OSError: disk full\n[rank0]: torch.distributed.DistBackendError: NCCL error in: x.cpp:3\n",
+            "OSError: disk full",
+            "NCCL's too",
+        ),
+        (
+            "RuntimeError: [pair.cc:553] Connection closed by peer\n",
+            "RuntimeError: [pair.cc:553] Connection closed by peer",
+            "better than nothing, as where another node's rank raised",
+        ),
+        (
+            "[rank0]: RuntimeError: peer closed\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 7)\n",
+            "rank 1 was killed by SIGKILL, most often the kernel out of memory",
+            "the others follow from it",
+        ),
+        (
+            "StoreError: down\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 7)\n",
+            "StoreError: down",
+            "a rank that hung after it",
+        ),
+        (
+            "ValueError: x\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 7)\n",
+            "ValueError: x",
+            "a rank that raised",
         ),
         ("Train: 5%|\rValueError: x\n", "ValueError: x", "behind a progress bar"),
         ("KeyboardInterrupt\n", "KeyboardInterrupt", "without a text"),

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from swift_plugin.encoders import EncoderError, make_encoder
 from swift_plugin.settings import DEMO_CATALOG, Settings
-from swift_plugin.stores import EdgeStore, StoreError, check_store, replace_folder
+from swift_plugin.stores import EdgeStore, StoreError, check_replaceable, check_store, replace_folder
 
 PAYLOAD_KEYS = ("title", "category", "price", "currency")
 BATCH = 1024  # items encoded together
@@ -55,8 +55,7 @@ def batches(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 def build(catalogue: Path, target: Path, settings: Settings) -> dict[str, Any]:
     """Build the store at `target` and return what it holds; `target` is untouched if anything fails."""
     payloads = read_catalogue(catalogue)
-    if target.exists() and any(target.iterdir()) and not (target / "edge_config.json").exists():
-        raise ValueError(f"{target} is not empty and holds no vector store: choose another --store")
+    check_replaceable(target)
     encoder = make_encoder(settings)
     target.parent.mkdir(parents=True, exist_ok=True)
     workplace = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))

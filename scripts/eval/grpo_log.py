@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from scripts.train.manifest import MANIFEST
 from swift_plugin.step_stats import ScoredRow, step_stats
+from swift_plugin.trace import open_trace, trace_files
 
 LOG = "logging.jsonl"
 STEP_LOG = "planner_steps.jsonl"
@@ -211,9 +212,9 @@ def _object(file: Path) -> dict[str, Any]:
 
 def _rows(file: Path, torn: Counter[str]) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file that may hold torn lines; each torn line is counted under the file's name."""
-    size = file.stat().st_size
+    size = file.stat().st_size if file.suffix != ".gz" else None  # of the text, which is what the bar counts
     bar = tqdm(total=size, desc=file.name, unit="B", unit_scale=True, disable=None, delay=2, leave=False)
-    with file.open("rb") as lines, bar:
+    with open_trace(file) as lines, bar:
         for line in lines:
             bar.update(len(line))
             text = line.decode("utf-8", errors="replace").strip()
@@ -353,8 +354,9 @@ def _add_traces(folder: Path, plugin: dict[int, dict[str, float]]) -> dict[int, 
     planner_steps.jsonl has none; return the watch totals: step -> record id -> mean total."""
     trains: dict[int, list[tuple[ScoredRow, bool]]] = {}
     totals: dict[int, dict[str, list[float]]] = {}
-    for file in sorted(folder.glob("reward_trace.rank*.jsonl")):
-        by_step, others = _passes(map(_slim, _rows(file, Counter())))
+    for files in trace_files(folder).values():
+        lines = (line for file in files for line in _rows(file, Counter()))
+        by_step, others = _passes(map(_slim, lines))
         for step, rows in by_step.items():
             trains.setdefault(step + 1, []).extend((row["scored"], row["exact"]) for row in rows)
         for step, rows in others.items():

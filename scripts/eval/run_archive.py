@@ -22,7 +22,7 @@ from scripts.train.manifest import MANIFEST as RUN_MANIFEST
 CHECKSUMS, PACK = "MANIFEST.sha256", "PACK.json"
 REFERENCED = "referenced"
 FORMAT = 1
-TEXTS = (".json", ".jsonl", ".log", ".md", ".html", ".jinja")
+TEXTS = (".json", ".jsonl", ".jsonl.gz", ".log", ".md", ".html", ".jinja")
 ADAPTER = ("adapter_model.safetensors", "adapter_model.bin")
 SUMMARY_SUFFIX = ".summary.json"
 CHUNK = 1 << 20
@@ -73,7 +73,7 @@ def select(run: Path, weights: bool) -> Selection:
         if file.name.endswith(".partial"):
             continue
         passed_over = _is_passed_over(file, root, chosen.links)
-        if file.suffix in TEXTS and not passed_over:
+        if file.name.endswith(TEXTS) and not passed_over:
             chosen.files[name] = file
         elif file.name in ADAPTER or file.suffix in (".safetensors", ".bin") and file.name != "training_args.bin":
             if passed_over:

@@ -33,6 +33,11 @@ EXCEPTION_LINE = re.compile(
     r"^(?:\[rank\d+\]:\s*)?(?P<name>(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit))(?P<text>:.*)?$"
 )
 OUR_ERRORS = ("StoreError", "EncoderError")  # when one rank raises these, the other ranks' errors follow from it
+KILLED = "killed by SIGKILL, most often the kernel out of memory"
+KILLED_CODES = (128 + signal.SIGKILL, 256 - signal.SIGKILL)  # the second: swift exits with its child's -9
+KILLED_RANK = re.compile(r"^\s*rank\s*: (?P<rank>\d+) .*\n\s*exitcode\s*: -9 ", re.MULTILINE)  # torchrun's summary
+# What the other ranks say when one has raised: gloo, then NCCL.
+LOST_PEER = re.compile(r"Connection (?:closed|reset) by peer|Dist(?:Backend|Network)Error")
 REPORTS_OF_ERRORS = ("ChildFailedError", "CalledProcessError", "SystemExit")  # torchrun's summary, not the cause
 
 
@@ -46,9 +51,10 @@ def adopt_orphans() -> None:
 
 
 def cause_of_failure(log_tail: str) -> str:
-    """The exception that best explains a failed run, as one line; empty if the text holds none.
+    """What best explains a failed run, as one line; empty if the text holds nothing that does.
 
-    The last error of the store or the encoder, else the last exception that is not torchrun's own summary.
+    The last error of the store or the encoder, else a rank that was killed (the others then lose their connection to
+    it), else the last exception that neither reports such a lost connection nor is torchrun's own summary.
 
     >>> cause_of_failure("[rank1]: reward.StoreError: no answer\\n[rank0]: RuntimeError: peer closed\\n")
     'reward.StoreError: no answer'
@@ -58,7 +64,11 @@ def cause_of_failure(log_tail: str) -> str:
     def named(names: Sequence[str]) -> list[re.Match[str]]:
         return [match for match in found if match["name"].rpartition(".")[2] in names]
 
-    chosen = named(OUR_ERRORS) or [match for match in found if match not in named(REPORTS_OF_ERRORS)]
+    ours, killed = named(OUR_ERRORS), KILLED_RANK.search(log_tail)
+    if killed and not ours:
+        return f"rank {killed['rank']} was {KILLED}"
+    others = [match for match in found if match not in named(REPORTS_OF_ERRORS)]
+    chosen = ours or [match for match in others if not LOST_PEER.search(match.string)] or others
     return f"{chosen[-1]['name']}{chosen[-1]['text'] or ''}" if chosen else ""
 
 
@@ -183,8 +193,8 @@ def run_all(commands: Sequence[Sequence[str]], log_path: Path) -> int:
                 cause = cause_of_failure(written.read().decode("utf-8", errors="replace"))
             if supervisor.signalled is not None:
                 cause = f"stopped by {signal.Signals(supervisor.signalled).name}"
-            elif code == 128 + signal.SIGKILL and not cause:
-                cause = "killed by SIGKILL, most often the kernel out of memory"
+            elif code in KILLED_CODES and not cause:
+                cause = KILLED
             supervisor.emit(
                 f"planner: the run ended with exit code {code}: {cause or 'see above'} (log: {log_path})\n".encode()
             )
