@@ -12,6 +12,8 @@
 #   bash run_grpo_planner.sh --epsilon_high 0.28 --dynamic_sample true --overlong_filter true
 #   bash run_grpo_planner.sh --output_dir runs/r3 --resume_from_checkpoint runs/r3/checkpoint-40
 #   NPROC_PER_NODE=2 bash run_grpo_planner.sh                          two processes on a CPU
+#   NNODES=2 NODE_RANK=0 MASTER_ADDR=box1 MASTER_PORT=29500 bash run_grpo_planner.sh --output_dir runs/two
+#                                                                      the first of two nodes (docs/more-than-one-box.md)
 #
 # What follows the script's name goes to `swift rlhf` unchanged and wins over the defaults below. Before any model is
 # loaded a preflight judges the arguments as they will take effect (exit code 2 and the remedy). The run folder
@@ -51,9 +53,10 @@ newest_sft_adapter() {
   for folder in "$newest"checkpoint-*; do printf '%s %s\n' "${folder##*-}" "$folder"; done | sort -n | sed -n '$s/^[0-9]* //p'
 }
 
-choose_hardware
-read_given rlhf tuner_type adapters use_vllm vllm_mode -- "$@"
+read_given rlhf tuner_type adapters use_vllm vllm_mode output_dir -- "$@"
 # read_given sets the GIVEN_ variables.
+# shellcheck disable=SC2154
+choose_hardware "$GIVEN_output_dir"
 # shellcheck disable=SC2154
 TUNER="${GIVEN_tuner_type:-lora}"
 

@@ -2,7 +2,8 @@
 # Serve the planner's rollouts for GRPO with vLLM (`swift rollout`). Start it before run_grpo_planner.sh.
 #
 # Hardware: one GPU of 24 GiB for the 4B model; more in ROLLOUT_GPUS serve as data-parallel copies. Needs the extra
-# `gpu` (vllm). Listens on this machine alone: --host 0.0.0.0 opens it, and then wants --api_key.
+# `gpu` (vllm). Listens on this machine alone. --host 0.0.0.0 opens it to other boxes: ms-swift's trainer sends no API key,
+# so only a private network keeps strangers from its weights (docs/more-than-one-box.md).
 #
 #   bash run_grpo_rollout_server.sh                               GPU 4, port 8000
 #   DRY_RUN=1 bash run_grpo_rollout_server.sh                     judge and print the command, run nothing
@@ -18,13 +19,14 @@
 #   PLANNER_ROLLOUT_PORT    port                                       (8000)
 #   PLANNER_PYTHON          python of the environment with ms-swift    (.venv/bin/python, else python3)
 #   ROLLOUT_GPUS            GPUs of this server                        (4)
-#   TRAIN_GPUS              GPUs of the trainer, to keep clear of      (0,1,2,3)
+#   TRAIN_GPUS              GPUs of the trainer, to keep clear of      (0,1,2,3; none: this machine trains nothing)
 #   DRY_RUN                 1: judge and print only
 set -euo pipefail
 # shellcheck source=scripts/train/launch_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/train/launch_common.sh"
 
 TRAIN_GPUS="${TRAIN_GPUS:-0,1,2,3}"
+if [ "$TRAIN_GPUS" = none ]; then TRAIN_GPUS=''; fi
 RUN_ENV=("CUDA_VISIBLE_DEVICES=$ROLLOUT_GPUS")
 read_given rollout vllm_tensor_parallel_size vllm_data_parallel_size -- "$@"
 # read_given sets the GIVEN_ variables.

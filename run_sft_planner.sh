@@ -27,7 +27,10 @@ set -euo pipefail
 # shellcheck source=scripts/train/launch_common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/train/launch_common.sh"
 
-choose_hardware
+read_given sft output_dir use_ray -- "$@"
+# read_given sets the GIVEN_ variables.
+# shellcheck disable=SC2154
+choose_hardware "$GIVEN_output_dir" "$GIVEN_use_ray"
 PER_DEVICE=2   # swift accumulates to 16 samples a step
 if [ "$DEVICE" = cpu ]; then PER_DEVICE=$((16 / PROCESSES > 0 ? 16 / PROCESSES : 1)); fi
 ARGS=(

@@ -53,6 +53,13 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("PLANNER_RETRY_SECONDS", f"retry budget of one store or encoder call ({DEFAULT_RETRY_SECONDS:g})"),
     Variable("PLANNER_REQUEST_SECONDS", f"timeout of one try within it ({DEFAULT_REQUEST_SECONDS:g})"),
     Variable("PLANNER_API_KEY", "bearer key of a chat endpoint: the model scored, the judge, the voters", secret=True),
+    # Who plans in service; their defaults stand in scripts/online/channels.py.
+    Variable("LLM_PLANNER", "planner in service: an API model or local:URL (local:http://127.0.0.1:8010/v1)"),
+    Variable("PLANNER_FALLBACK", "the other channel, written likewise and of the other kind (local, or qwen-flash)"),
+    Variable("PLANNER_API_URL", "chat endpoint of the API model, as https://host/v1; unset: no API channel"),
+    Variable("PLANNER_RATE_LIMITS", "requests a minute by model, as qwen-flash=60 (default: none)"),
+    Variable("PLANNER_SERVER_API_KEY", "bearer key of the planner's own server, for server and client", secret=True),
+    Variable("PLANNER_SERVER_PORT", "port of the planner's own server, for server and client"),
     # Read by the launchers alone; their defaults stand in scripts/train/launch_common.sh and the launchers' headers.
     Variable("PLANNER_MODEL", "model folder or hub id, for SFT, GRPO and the rollout server alike"),
     Variable("PLANNER_SFT_ADAPTER", "SFT adapter GRPO continues from; none: PLANNER_MODEL is the SFT model"),
@@ -61,6 +68,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("PLANNER_WATCH_DATA", "split watch, which chooses the checkpoint"),
     Variable("PLANNER_LORA_RANK", "LoRA rank, for SFT, GRPO and the rollout server alike; alpha is twice that"),
     Variable("PLANNER_ROLLOUT_PORT", "port of the rollout server"),
+    Variable("PLANNER_PARITY_FILE", "parity report that GRPO's preflight demands, at most 7 days old"),
     Variable("PLANNER_ALLOW_OVERLONG", "1: train although rows exceed --max_length"),
     Variable("PLANNER_PYTHON", "python of the environment with ms-swift (.venv/bin/python, else python3)"),
     Variable("TRAIN_GPUS", "GPUs that train, by the ids of nvidia-smi"),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.train.gpu_profile import grid, profile
+from scripts.train.gpu_profile import OUT_OF_MEMORY, grid, profile, some_row_fits
 from scripts.train.memory_model import (
     ALL_LINEAR,
     ATTENTION,
@@ -178,6 +178,22 @@ def test_the_grid_holds_every_combination_once() -> None:
     assert {job.rank for job in jobs} == {None, 16} and {job.completion for job in jobs} == {128, 256}
     assert {job.prompt for job in grid(SFT, [1], [100, 200], [16])} == {100, 200}
     assert all(row["lora"] for row in [profile(QWEN3_4B, jobs, CARD)])
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected", "reason"),
+    [
+        ([None, None], True, "as estimated: batch 2 fits, batch 3 does not"),
+        ([OUT_OF_MEMORY, OUT_OF_MEMORY], False, "what ran out of memory does not fit, whatever was estimated"),
+        ([OUT_OF_MEMORY, 21.5], True, "what ran fits, whatever was estimated"),
+    ],
+)
+def test_what_was_measured_outweighs_the_estimate(measured: list[Any], expected: bool, reason: str) -> None:
+    made = profile(QWEN3_4B, [SFT, replace(SFT, batch=3)], CARD)
+    for row, used in zip(made["rows"], measured, strict=True):
+        if used is not None:
+            row["measured_gib"] = used
+    assert some_row_fits(made) is expected, reason
 
 
 def test_a_folder_and_the_built_in_numbers_agree(tmp_path: Path) -> None:

@@ -181,13 +181,38 @@ def test_a_model_folder_must_hold_a_model(judge: Judge, world: LaunchWorld, tmp_
     assert got == 2 and "is a LoRA adapter" in printed
 
 
+def write_checkpoint(folder: Path, state: str = '{"global_step": 1}') -> Path:
+    folder.mkdir(parents=True)
+    (folder / "trainer_state.json").write_text(state, encoding="utf-8")
+    return folder
+
+
 def test_a_run_folder_with_checkpoints_is_not_overwritten(judge: Judge, tmp_path: Path) -> None:
-    (tmp_path / "run" / "checkpoint-20").mkdir(parents=True)
-    run = str(tmp_path / "run")
+    run = tmp_path / "run"
+    for step in (100, 20):  # by name 20 would be the later one
+        write_checkpoint(run / f"checkpoint-{step}")
     got, printed = judge("grpo", f"--output-dir={run}")
-    assert got == 2 and "checkpoint-20" in printed and "--resume_from_checkpoint" in printed
-    got, printed = judge("grpo", "--output_dir", run, "--resume_from_checkpoint", f"{run}/checkpoint-20")
+    assert got == 2 and f"--resume_from_checkpoint {run}/checkpoint-100" in printed
+    got, printed = judge("grpo", "--output_dir", str(run), "--resume_from_checkpoint", f"{run}/checkpoint-20")
     assert got == 0, printed
+
+
+@pytest.mark.parametrize("state", [None, '{"global_step": 1', "[]"])
+def test_a_checkpoint_that_was_not_saved_to_its_end_is_refused(judge: Judge, tmp_path: Path, state: str | None) -> None:
+    run = tmp_path / "run"
+    torn = write_checkpoint(run / "checkpoint-30", state or "")
+    if state is None:
+        (torn / "trainer_state.json").unlink()
+    got, printed = judge("grpo", "--output_dir", str(run))
+    assert got == 2 and "none of them is whole" in printed and "checkpoint-30" not in printed
+    resume = ("--output_dir", str(run), "--resume_from_checkpoint", str(torn))
+    got, printed = judge("grpo", *resume)
+    assert got == 2 and "checkpoint-30 is not whole" in printed and "start anew" in printed
+    write_checkpoint(run / "checkpoint-20")
+    got, printed = judge("grpo", *resume)
+    assert got == 2 and f"the newest that is: {run}/checkpoint-20" in printed
+    got, printed = judge("grpo", *resume, "--resume_only_model", "true")
+    assert got == 0, printed  # weights alone are enough then
 
 
 # --- datasets ---------------------------------------------------------------------------------------------------------

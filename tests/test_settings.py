@@ -135,7 +135,8 @@ def test_each_variable_stands_once_with_one_line_of_help() -> None:
     assert len(known_variables()) == len(VARIABLES)
     assert all(variable.help and "\n" not in variable.help for variable in VARIABLES)
     assert {v.name for v in VARIABLES if v.secret} == {
-        "QDRANT_API_KEY", "PLANNER_EMBED_API_KEY", "PLANNER_API_KEY"
+        "QDRANT_API_KEY", "PLANNER_EMBED_API_KEY", "PLANNER_API_KEY",
+        "PLANNER_SERVER_API_KEY",
     }  # fmt: skip
 
 

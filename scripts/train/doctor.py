@@ -245,13 +245,14 @@ def launches(
     settings: Settings, environ: Mapping[str, str], gpus: tuple[str, ...], defaults: Mapping[str, str]
 ) -> tuple[Launch, Launch]:
     """GRPO and rollout server as the launchers would start them with their defaults on this machine."""
-    train = _ids(environ.get("TRAIN_GPUS") or defaults["TRAIN_GPUS"]) if gpus else ()
+    chosen = environ.get("TRAIN_GPUS") or defaults["TRAIN_GPUS"]
+    train = _ids(chosen) if gpus and chosen != "none" else ()  # none: a machine that only serves rollouts
     rollout = _ids(environ.get("ROLLOUT_GPUS") or defaults["ROLLOUT_GPUS"])
     host = defaults["ROLLOUT_HOST"]
     port = _port(environ.get("PLANNER_ROLLOUT_PORT") or defaults["ROLLOUT_PORT"])
     trainer = {
         "use_vllm": bool(gpus), "vllm_mode": "server", "vllm_server_base_url": None, "vllm_server_host": [host],
-        "vllm_server_port": [port],
+        "vllm_server_port": [port], "use_ray": False,
     }  # fmt: skip
     server = {
         "host": host, "port": port, "api_key": None, "vllm_data_parallel_size": len(rollout),

@@ -43,6 +43,8 @@ from scripts.train.memory_model import (
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 SFT_LENGTH = 583  # mean tokens of a row in the original's SFT set
 GRPO_PROMPT = 480  # data/prompts/full.txt is 426 tokens in Qwen's vocabulary; the request and the template come on top
+CARD_GIB = 24.0  # a card of the original's box
+OUT_OF_MEMORY = "out of memory"
 MEASURED_STEPS = 2  # the optimiser's moments exist from the first step on, so the second one is the peak
 
 
@@ -175,10 +177,16 @@ def measured_gib(shape: Shape, job: Job) -> float | None:
 
 
 def measure(shape: Shape, made: dict[str, Any], jobs: Sequence[Job]) -> None:
-    """Add `measured_gib` to every row ("out of memory" where it ran out)."""
+    """Add to every row `measured_gib` ("out of memory" where it ran out) and how many times that the estimate is."""
     for row, job in zip(made["rows"], tqdm(jobs, desc="measured", file=sys.stderr), strict=True):
         used = measured_gib(shape, job)
-        row["measured_gib"] = "out of memory" if used is None else used
+        row["measured_gib"] = OUT_OF_MEMORY if used is None else used
+        row["estimate_to_measured"] = None if used is None else round(row["estimate_gib"]["total"] / used, 3)
+
+
+def some_row_fits(made: dict[str, Any]) -> bool:
+    """Whether a row fits the card: as measured where it was measured, else as estimated."""
+    return any(row["measured_gib"] != OUT_OF_MEMORY if "measured_gib" in row else row["fits"] for row in made["rows"])
 
 
 def text(made: dict[str, Any], model: str) -> Iterator[str]:
@@ -244,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--model", default=DEFAULT_MODEL, help="folder with a config.json, or a built-in model's id")
     parser.add_argument("--kind", choices=("sft", "grpo"), default="sft")
-    parser.add_argument("--card-gib", type=float, default=24.0, help="memory of one card (24)")
+    parser.add_argument("--card-gib", type=float, help=f"memory of one card ({CARD_GIB:g}; with --measure this one's)")
     parser.add_argument("--batch", type=_numbers, default=[1, 2, 3, 4], help="rows of one forward pass (1,2,3,4)")
     parser.add_argument("--length", type=_numbers, help=f"tokens: SFT row ({SFT_LENGTH}), GRPO completion (256,512)")
     parser.add_argument("--prompt-length", type=int, default=GRPO_PROMPT, help=f"GRPO prompt tokens ({GRPO_PROMPT})")
@@ -260,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     lengths = options.length or ([SFT_LENGTH] if options.kind == "sft" else [256, 512])
     counts = (*options.batch, *lengths, options.prompt_length, options.processes, options.accumulation, options.group)
-    if min(counts) < 1 or options.card_gib <= 0:
+    if min(counts) < 1 or (options.card_gib is not None and options.card_gib <= 0):
         parser.error("batch, lengths, processes, accumulation, group and card must be above 0")
     try:
         shape = read_shape(options.model)
@@ -279,18 +287,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         rollout_here=options.use_vllm == "false",
     )
     jobs = grid(base, options.batch, lengths, options.rank)
-    made = profile(shape, jobs, options.card_gib * GIB)
+    card_bytes = (options.card_gib or CARD_GIB) * GIB
     if options.measure:
         import torch
 
         if not torch.cuda.is_available():
             print("gpu_profile: --measure needs a GPU, and torch sees none: leave it away to estimate", file=sys.stderr)
             return 2
+        if options.card_gib is None:
+            card_bytes = torch.cuda.get_device_properties(0).total_memory
+    made = profile(shape, jobs, card_bytes)
+    if options.measure:
         measure(shape, made, jobs)
     if options.json is not None:
         write_atomically(options.json, json.dumps(made, indent=2) + "\n")
     print("\n".join(text(made, options.model)))
-    return 0 if any(row["fits"] for row in made["rows"]) else 1
+    return 0 if some_row_fits(made) else 1
 
 
 if __name__ == "__main__":

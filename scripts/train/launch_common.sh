@@ -82,6 +82,7 @@ visible_gpus() {
   fi
 }
 VISIBLE_GPUS="$(visible_gpus)"
+ROLLOUT_GPUS_GIVEN="${ROLLOUT_GPUS:-}"
 ROLLOUT_GPUS="${ROLLOUT_GPUS:-4}"
 
 count_items() { # count_items a,b,c -> 3
@@ -90,23 +91,30 @@ count_items() { # count_items a,b,c -> 3
   printf '%s' "${#items[@]}"
 }
 
-# choose_hardware: sets DEVICE (gpu or cpu), PROCESSES (on this node), HARDWARE_ARGS and RUN_ENV for a training run.
+# choose_hardware [OUTPUT_DIR] [USE_RAY]: sets DEVICE (gpu or cpu), PROCESSES (on this node), HARDWARE_ARGS and RUN_ENV
+# for a training run. OUTPUT_DIR and USE_RAY are what the user's own arguments say of these options.
 choose_hardware() {
+  local output_dir=${1:-} use_ray=${2:-false}
   whole_number NNODES "${NNODES:-1}"
   whole_number NPROC_PER_NODE "${NPROC_PER_NODE:-1}"
+  if [ "${TRAIN_GPUS:-}" = none ]; then
+    refuse "TRAIN_GPUS=none is for the rollout server of a machine that trains nothing: name GPUs, or unset it"
+  fi
   if [ -n "$VISIBLE_GPUS" ] || [ -n "${TRAIN_GPUS:-}" ]; then
     DEVICE=gpu
     TRAIN_GPUS="${TRAIN_GPUS:-0,1,2,3}"
     PROCESSES="${NPROC_PER_NODE:-$(count_items "$TRAIN_GPUS")}"
     HARDWARE_ARGS=(--torch_dtype bfloat16)
-    RUN_ENV=("CUDA_VISIBLE_DEVICES=$TRAIN_GPUS" "NPROC_PER_NODE=$PROCESSES")
+    RUN_ENV=("CUDA_VISIBLE_DEVICES=$TRAIN_GPUS")
+    # With NPROC_PER_NODE swift starts torchrun; with Ray it starts one driver, which places its own workers.
+    if [ "$use_ray" != true ]; then RUN_ENV+=("NPROC_PER_NODE=$PROCESSES"); fi
   else
     DEVICE=cpu
     TRAIN_GPUS=''
     PROCESSES="${NPROC_PER_NODE:-1}"
     HARDWARE_ARGS=(--torch_dtype float32 --device_map cpu --use_cpu true --dataloader_num_workers 0)
     RUN_ENV=(CUDA_VISIBLE_DEVICES= ACCELERATE_USE_CPU=true)
-    if [ "$PROCESSES" != 1 ]; then
+    if [ $((PROCESSES * ${NNODES:-1})) != 1 ]; then
       HARDWARE_ARGS+=(--ddp_backend gloo)
       local cores
       cores="$(getconf _NPROCESSORS_ONLN 2>/dev/null || printf 1)"
@@ -114,10 +122,30 @@ choose_hardware() {
       RUN_ENV+=("NPROC_PER_NODE=$PROCESSES" "OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores > PROCESSES ? cores / PROCESSES : 1))}")
     fi
   fi
-  if [ "$PROCESSES" != 1 ] && [ "${NNODES:-1}" = 1 ] && [ -z "${MASTER_PORT:-}" ]; then
+  if [ "${NNODES:-1}" != 1 ]; then
+    join_nodes "$output_dir"
+  elif [ "$PROCESSES" != 1 ] && [ "$use_ray" != true ] && [ -z "${MASTER_PORT:-}" ]; then
     # torchrun's fixed 29500 would make a second run on this machine fail.
     RUN_ENV+=("MASTER_PORT=$("$PYTHON" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')")
   fi
+}
+
+# join_nodes OUTPUT_DIR: add torchrun's variables for several nodes to RUN_ENV, so that the printed command holds them.
+join_nodes() {
+  local name
+  for name in NODE_RANK MASTER_ADDR MASTER_PORT; do
+    if [ -z "${!name:-}" ]; then # torchrun's own defaults would let every node wait for itself
+      refuse "NNODES=$NNODES needs $name: NODE_RANK from 0 to $((NNODES - 1)), one a node; MASTER_ADDR and MASTER_PORT \
+of node 0, the same on every node"
+    fi
+  done
+  if [ "$NODE_RANK" != 0 ]; then whole_number NODE_RANK "$NODE_RANK"; fi
+  whole_number MASTER_PORT "$MASTER_PORT"
+  if [ "$NODE_RANK" -ge "$NNODES" ]; then refuse "NODE_RANK=$NODE_RANK: with NNODES=$NNODES they are 0 to $((NNODES - 1))"; fi
+  if [ -z "$1" ]; then
+    refuse "NNODES=$NNODES: name the run folder with --output_dir, the same on every node; the default holds the time"
+  fi
+  RUN_ENV+=("NNODES=$NNODES" "NODE_RANK=$NODE_RANK" "MASTER_ADDR=$MASTER_ADDR" "MASTER_PORT=$MASTER_PORT")
 }
 
 # read_given COMMAND NAME... -- ARGUMENT...: what the user's own arguments say of these options, as GIVEN_<NAME>.

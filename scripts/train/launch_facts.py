@@ -38,6 +38,11 @@ class Launch:
     lora_ranks: tuple[int, ...] = ()
 
     @property
+    def first_node(self) -> bool:
+        """Whether this is the node of rank 0, which alone talks to the rollout server."""
+        return self.environ.get("NODE_RANK", "").strip() in ("", "0")
+
+    @property
     def uses_rollout_server(self) -> bool:
         """Whether rollouts come from a vLLM server of their own."""
         return self.kind == "grpo" and bool(self.args["use_vllm"]) and self.args["vllm_mode"] == "server"

@@ -14,6 +14,7 @@ from typing import Any
 from scripts.train.dataset_check import Dataset, DatasetError, load, problems, system_text
 from scripts.train.launch_facts import Findings, Launch, processes
 from scripts.train.preflight_arguments import check_arguments
+from scripts.train.preflight_nodes import check_scaling, check_server_lists
 from scripts.train.preflight_services import (
     check_gpus,
     check_lora_cap,
@@ -44,12 +45,15 @@ def check(launch: Launch, reward: Reward) -> Findings:
     check_arguments(launch, found)
     check_gpus(launch, found)
     if launch.kind != "rollout":
+        check_scaling(launch, found)
         check_reward_settings(launch, reward, found)
     if launch.kind == "grpo":
         check_rollout_env(launch, reward, found)
         if launch.uses_rollout_server:
-            check_proxy(launch, found)
-            check_server(launch, found)
+            check_server_lists(launch, found)
+            if launch.first_node:
+                check_proxy(launch, found)
+                check_server(launch, found)
     return found
 
 

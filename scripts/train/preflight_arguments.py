@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from scripts.train.checkpoints import STATE, is_whole, whole_checkpoints
 from scripts.train.launch_facts import Findings, Launch
 
 QWEN3_TEMPLATE = "qwen3_nothinking"
@@ -143,15 +144,22 @@ def check_run_folder(launch: Launch, found: Findings) -> None:
             "folder with --output_dir"
         )
     folder = Path(str(args["output_dir"])).expanduser()
-    held = sorted(folder.glob("checkpoint-*"))
     resume = args["resume_from_checkpoint"]
-    if held and not resume:
-        found.refuse(
-            f"the run folder {folder} already holds {held[-1].name}: name another one with --output_dir, or continue "
-            f"with --resume_from_checkpoint {held[-1]}"
-        )
-    if resume and not Path(str(resume)).expanduser().is_dir():
+    whole = whole_checkpoints(folder)
+    if any(folder.glob("checkpoint-*")) and not resume:
+        way = f"continue with --resume_from_checkpoint {whole[-1]}" if whole else "delete them: none of them is whole"
+        found.refuse(f"the run folder {folder} already holds checkpoints: name another one with --output_dir, or {way}")
+    if not resume:
+        return
+    start = Path(str(resume)).expanduser()
+    if not start.is_dir():
         found.refuse(f"--resume_from_checkpoint {resume} is no folder: name a checkpoint-N folder")
+    elif not is_whole(start) and not args["resume_only_model"]:
+        others = whole_checkpoints(start.parent)
+        found.refuse(
+            f"--resume_from_checkpoint {resume} is not whole (no readable {STATE}): the run ended while it was saved; "
+            + (f"the newest that is: {others[-1]}" if others else "none beside it is, so start anew")
+        )
 
 
 def check_publishing(launch: Launch, found: Findings) -> None:

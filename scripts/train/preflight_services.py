@@ -4,9 +4,11 @@ import dataclasses
 import http.client
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from scripts.train.launch_facts import Findings, Launch
+from scripts.train.parity_file import load_report, report_faults, utc_now
 from swift_plugin.encoders import EncoderError, make_encoder
 from swift_plugin.retry import RetryBudgetError, is_loopback
 from swift_plugin.reward_loader import Reward
@@ -15,6 +17,7 @@ from swift_plugin.stores import StoreError, check_store, make_store
 GROUP_PORT = 51216  # where the rollout server's first worker listens for the trainer's weights, unless told otherwise
 STORE_SECONDS = 5.0  # preflight waits this long for a store or an encoder; the run has its own budget
 SERVER_SECONDS = 3.0
+PARITY_FILE = "PLANNER_PARITY_FILE"
 PROXY_VARIABLES = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 
 
@@ -39,9 +42,11 @@ def check_rollout_env(launch: Launch, reward: Reward, found: Findings) -> None:
         request_timeout_s=min(settings.request_timeout_s, STORE_SECONDS),
     )
     store = make_store(brief)
+    points = None
     try:
         encoder = make_encoder(brief, reward.words)
         info = check_store(store, encoder)
+        points = info.points
         found.facts["store"] = f"{info.kind} {info.name} ({info.points:,} points of size {info.vector_size})"
         found.facts["encoder"] = encoder.name
     except (StoreError, EncoderError) as error:
@@ -51,6 +56,30 @@ def check_rollout_env(launch: Launch, reward: Reward, found: Findings) -> None:
             found.refuse(str(error))
     finally:
         store.close()
+    check_parity(launch, points, found)
+
+
+def check_parity(launch: Launch, points: int | None, found: Findings) -> None:
+    """PLANNER_PARITY_FILE demands a fresh report of verify_embed_parity.py on this run's encoder and collection.
+
+    `points` is what the collection holds now, None where it did not answer.
+    """
+    name = launch.environ.get(PARITY_FILE, "").strip()
+    if not name:
+        return
+    path = Path(name).expanduser()
+    try:
+        report = load_report(path)
+    except (OSError, ValueError) as error:
+        found.refuse(f"{PARITY_FILE}: {error}")
+        return
+    faults = report_faults(report, launch.settings, utc_now())
+    for fault in faults:
+        found.refuse(f"{PARITY_FILE}={name}: {fault}")
+    then = report["collection"].get("points")
+    if not faults and points is not None and points != then:
+        found.warn(f"{PARITY_FILE}={name}: the collection held {then} points then and holds {points} now")
+    found.facts["parity"] = f"{report['verdict']} of {report['made'].date()}"
 
 
 def check_gpus(launch: Launch, found: Findings) -> None:
@@ -61,7 +90,7 @@ def check_gpus(launch: Launch, found: Findings) -> None:
     if missing:
         have = ", ".join(launch.visible_gpus) or "none"
         found.lacking(launch, f"{variable}={','.join(wanted)}, but this machine's GPUs are: {have}; choose among these")
-    if launch.kind == "rollout" or launch.uses_rollout_server:
+    if launch.kind == "rollout" or _serves_here(launch):
         both = [gpu for gpu in launch.train_gpus if gpu in launch.rollout_gpus]
         if both:
             found.refuse(
@@ -76,13 +105,18 @@ def check_gpus(launch: Launch, found: Findings) -> None:
                 f"ROLLOUT_GPUS={','.join(wanted)} are {len(wanted)} GPUs, but --vllm_data_parallel_size x "
                 f"--vllm_tensor_parallel_size is {used}: make them equal"
             )
-    elif launch.train_gpus:
+    elif launch.train_gpus and not launch.args["use_ray"]:
         local = int(launch.environ.get("NPROC_PER_NODE") or 1)
         if local != len(launch.train_gpus):
             found.refuse(
                 f"NPROC_PER_NODE={local}, but TRAIN_GPUS={','.join(launch.train_gpus)} are {len(launch.train_gpus)} "
                 "GPUs: leave NPROC_PER_NODE unset, or give one process a GPU"
             )
+
+
+def _serves_here(launch: Launch) -> bool:
+    """Whether this machine runs the rollout server as well."""
+    return launch.uses_rollout_server and launch.first_node and any(map(is_loopback, server_urls(launch)))
 
 
 def check_lora_cap(launch: Launch, found: Findings) -> None:
@@ -106,22 +140,30 @@ def check_ports(launch: Launch, found: Findings) -> None:
     """A busy port silently moves `swift rollout` to the next one, where no trainer looks for it."""
     host = str(launch.args["host"])
     port = int(launch.args["port"])
-    if _taken(port, reuse=False):
+    if port_taken(port, reuse=False):
         found.lacking(
             launch,
             f"port {port} is taken, and swift would silently serve on another one: end what listens there (a server's "
             "port stays taken for a minute after its end), or set PLANNER_ROLLOUT_PORT for both launchers",
         )
-    if _taken(GROUP_PORT, reuse=True):
+    if port_taken(GROUP_PORT, reuse=True):
         found.lacking(
             launch,
             f"port {GROUP_PORT} is taken; the trainer's weights arrive there: end the other rollout server or trainer",
         )
-    if not is_loopback(f"http://{host}") and not launch.args["api_key"]:
-        found.warn(f"--host {host} opens the server to the network: without --api_key anyone can change its weights")
+    if launch.args["api_key"]:
+        found.refuse(
+            "--api_key: ms-swift's trainer sends none to its rollout server and would be turned away (HTTP 401): leave "
+            "it out, and keep the port in a private network"
+        )
+    if not is_loopback(f"http://{host}"):
+        found.warn(
+            f"--host {host} opens the server to the network, and --api_key cannot guard it (the trainer sends none): "
+            "whoever reaches the port can change its weights, so keep it in a private network"
+        )
 
 
-def _taken(port: int, *, reuse: bool) -> bool:
+def port_taken(port: int, *, reuse: bool) -> bool:
     """Whether a server could not bind `port`; `reuse` tells whether that server sets SO_REUSEADDR (swift does not)."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))

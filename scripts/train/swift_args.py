@@ -25,7 +25,12 @@ from scripts.files import write_atomically
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 CACHE_DIR = CHECKOUT / "build" / "cache"
-ARGUMENT_CLASSES = {"rlhf": "RLHFArguments", "sft": "SftArguments", "rollout": "RolloutArguments"}
+ARGUMENT_CLASSES = {
+    "rlhf": "RLHFArguments",
+    "sft": "SftArguments",
+    "rollout": "RolloutArguments",
+    "deploy": "DeployArguments",
+}
 # An option table is good for one set of these; the last figure is the table's own format.
 KEYED_BY = ("ms-swift", "transformers", "trl")
 TABLE_FORMAT = 1
@@ -42,7 +47,7 @@ class SwiftArgs:
     """The effective arguments of one swift command.
 
     Attributes:
-        command: rlhf, sft or rollout.
+        command: rlhf, sft, rollout or deploy.
         values: every option of the command by its name, ms-swift's own default where the line does not give it.
         given: names of the options that the line gives.
     """
@@ -187,7 +192,7 @@ def parse(command: str, argv: Sequence[str]) -> SwiftArgs:
     """The arguments swift will run with.
 
     Args:
-        command: rlhf, sft or rollout.
+        command: rlhf, sft, rollout or deploy.
         argv: what follows `swift <command>`, in order; the last of repeated options wins.
 
     Raises SwiftArgsError where swift itself would refuse the line.
