@@ -1,5 +1,6 @@
-"""README, .env.example and Makefile say what the code does."""
+"""README, pages, .env.example and Makefile say what the code does, and every command on a page is accounted for."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -7,7 +8,11 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT
+from documents import SHELLS, Command, all_commands, anchors, blocks, inline_code, options_of, pages
+from small_world import golden
 
+from scripts.eval.online_log import REQUIRED, TITLES
+from swift_plugin.reward_loader import REQUIRED_NAMES, load_reward
 from swift_plugin.settings import known_variables
 from tests.launch_world import LaunchWorld, build_world
 
@@ -77,3 +82,202 @@ def test_every_launcher_command_of_the_readme_is_accepted(call: str, launch_worl
     assert done.returncode == 0, done.stderr
     printed = shlex.split(done.stdout.strip().splitlines()[-1])
     assert all(word in printed for word in words[at + 2 :])  # the user's flags stand in the command
+
+# ------------------------------------------------------------------------------- every page: commands, links, options
+
+# The test that runs a script: a command on a page that starts a script not listed here has to be marked where it
+# stands (documents.MARK), or fails the test below.
+TESTED_BY = {
+    "scripts/catalog/index_catalog.py": "test_index_catalog.py",
+    "scripts/catalog/restore.py": "test_snapshot.py",
+    "scripts/catalog/snapshot.py": "test_snapshot.py",
+    "scripts/eval/accept_end_to_end.py": "test_acceptance.py",
+    "scripts/eval/analyze_grpo_log.py": "test_analyze_grpo_log.py",
+    "scripts/eval/calibrate_reward.py": "test_calibrate_reward.py",
+    "scripts/eval/compare_runs.py": "test_compare_runs.py",
+    "scripts/eval/eval_planner.py": "test_eval_planner.py",
+    "scripts/eval/eval_planner_format.py": "test_eval_format.py",
+    "scripts/eval/regression_guard.py": "test_regression_guard.py",
+    "scripts/eval/report.py": "test_report.py",
+    "scripts/eval/score_online_log.py": "test_score_online_log.py",
+    "scripts/eval/should_i_train.py": "test_should_i_train.py",
+    "scripts/labs/dataset_lab.py": "test_labs.py",
+    "scripts/labs/grpo_lab.py": "test_labs.py",
+    "scripts/labs/lora_lab.py": "test_labs.py",
+    "scripts/labs/mdp_lab.py": "test_labs.py",
+    "scripts/labs/reward_lab.py": "test_labs.py",
+    "scripts/labs/reward_map.py": "test_labs.py",
+    "scripts/online/load_test.py": "test_load_test.py",
+    "scripts/online/merge_adapter.py": "test_merge_adapter.py",
+    "scripts/train/doctor.py": "test_doctor.py",
+    "scripts/train/embed_server.py": "test_embed_server.py",
+    "scripts/train/gpu_profile.py": "test_gpu_profile.py",
+    "scripts/train/rollout_profile.py": "test_rollout_profile.py",
+}
+# Commands that start no script of ours, run below as they stand or by what they do elsewhere.
+OTHER = {
+    "make demo": "test_stages.py",
+    "make test": "this run",
+    "cp reward/planner_reward.py build/my_reward.py": "test_the_example_of_the_reward_page_is_accepted",
+}
+# Pages whose launcher commands another test dry-runs.
+PAGES_TESTED_BY = {"docs/more-than-one-box.md": "test_more_boxes.py", "docs/run-on-your-box.md": "test_more_boxes.py"}
+LAUNCHERS_TESTED_BY = {"run_planner_server.sh": "test_serving.py", "scripts/train/box_check.sh": "test_box_check.py"}
+
+COMMANDS = all_commands()
+
+
+def named(command: Command) -> str:
+    return f"{command.page}: {command.text}"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=named)
+def test_every_command_is_run_by_a_test_or_marked(command: Command) -> None:
+    if command.words[0] == "export":
+        return  # its variables are checked below
+    if command.launcher in LAUNCHERS:
+        return  # dry-run below
+    for name, table in ((command.script, TESTED_BY), (command.launcher, LAUNCHERS_TESTED_BY), (command.text, OTHER)):
+        if name in table:
+            assert name == command.text or Path(str(name)).stem in (ROOT / "tests" / table[name]).read_text("utf-8")
+            return
+    if command.marked:
+        return
+    pytest.fail(
+        f"{named(command)}\nno test is listed for it in tests/test_documents.py, and nothing where it stands says that "
+        "it needs a GPU, the network or a service (tests/documents.py, MARK)"
+    )
+
+
+@pytest.mark.parametrize("command", [one for one in COMMANDS if one.script or one.launcher], ids=named)
+def test_scripts_and_their_options_exist(command: Command) -> None:
+    script = command.script or command.launcher
+    assert script is not None and (ROOT / script).is_file()
+    if command.script:
+        given = {word.split("=")[0] for word in command.words[2:] if re.fullmatch(r"--?[a-zA-Z][\w-]*(=.*)?", word)}
+        assert given - {"--help"} <= options_of(script), given - options_of(script)
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_inline_commands_have_their_scripts_and_options(page: Path) -> None:
+    for code in inline_code(page):
+        found = re.match(r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?python3? (scripts/\S+\.py)(.*)", code)
+        if found:
+            given = set(re.findall(r"(?<= )--[a-z][\w-]*", found.group(2)))
+            assert (ROOT / found.group(1)).is_file(), code
+            assert given - {"--help"} <= options_of(found.group(1)), code
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_commands_stand_in_blocks_that_say_so(page: Path) -> None:
+    starts = re.compile(r"(?:[A-Z_]+=\S+ )*(?:\S*python3?|bash|make|docker|curl|pip|export|cp|git) ", re.MULTILINE)
+    for block in blocks(page):
+        if block.language not in SHELLS:
+            assert not starts.match(block.text), f"{block.page}: label this block bash:\n{block.text}"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_every_link_and_variable_of_a_page_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        file, _, anchor = target.partition("#")
+        linked = page.parent / file if file else page
+        assert linked.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}"
+    variables = set(re.findall(r"\b(?:PLANNER|QDRANT)_[A-Z_]*[A-Z]\b", text))
+    assert variables <= known_variables().keys(), variables - known_variables().keys()
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_pages_name_nothing_outside_the_repository(page: Path) -> None:
+    assert not re.search(r"(?:^|[\s`(])/(?:tmp|home|root|work)/", page.read_text(encoding="utf-8"))
+
+
+READMES = ("README.md", "README.zh.md")  # dry-run above; that both hold the same commands is tested below
+LAUNCHERS = ("run_sft_planner.sh", "run_grpo_planner.sh", "run_grpo_rollout_server.sh")
+DRY = [
+    one for one in COMMANDS if one.launcher in LAUNCHERS and one.page not in (*READMES, *PAGES_TESTED_BY)
+]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that looks like the checkout, whose build/ may be written to."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for entry in ROOT.iterdir():
+        if entry.name not in ("build", "runs", ".git"):
+            (folder / entry.name).symlink_to(entry)
+    (folder / "build").mkdir()
+    return folder
+
+
+def distinct(found: list[Command]) -> list[Command]:
+    """One of the commands that say the same."""
+    return list({(one.variables, one.words): one for one in found}.values())
+
+
+@pytest.mark.parametrize("command", distinct(DRY), ids=named)
+def test_launcher_commands_of_the_pages_are_accepted(
+    command: Command, launch_world: LaunchWorld, checkout: Path
+) -> None:
+    variables = dict(command.variables)
+    if "PLANNER_REWARD_FILE" in variables:
+        subprocess.run(shlex.split(REWARD_COPY), cwd=checkout, check=True)
+    done = subprocess.run(
+        [*command.words], cwd=checkout, capture_output=True, text=True, timeout=240, check=False,
+        env=launch_world.environment({**variables, "DRY_RUN": "1", "TRAIN_GPUS": "0,1,2,3"}),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    printed = shlex.split(done.stdout.strip().splitlines()[-1])
+    assert all(word in printed for word in command.words[2:])
+
+
+REWARD_COPY = "cp reward/planner_reward.py build/my_reward.py"
+
+
+def test_the_example_of_the_reward_page_is_accepted(checkout: Path) -> None:
+    page = ROOT / "docs" / "write-your-reward.md"
+    assert REWARD_COPY in page.read_text(encoding="utf-8")
+    subprocess.run(shlex.split(REWARD_COPY), cwd=checkout, check=True)
+    copied = load_reward(checkout / "build" / "my_reward.py")
+    for name in REQUIRED_NAMES:
+        assert f"`{name}`" in page.read_text(encoding="utf-8")
+    (example,) = [block.text for block in blocks(page) if block.language == "python"]
+    names = {"plan": None, "golden": golden(), "text": "想买跑鞋", "titles": []}
+    exec(example, {**vars(copied), **names})  # the page's own lines, on a completion without a plan
+
+
+def test_the_log_line_on_the_page_is_one() -> None:
+    (example,) = [b.text for b in blocks(ROOT / "docs" / "read-a-run.md") if b.language == "json"]
+    row = json.loads(example)
+    assert set(REQUIRED) <= row.keys() and TITLES in row
+
+
+# --------------------------------------------------------------------------------------------- the Chinese README
+
+CHINESE = ROOT / "README.zh.md"
+
+
+def sections(text: str) -> list[str]:
+    """What stands between headings of the second level, without the heading lines."""
+    return [part.split("\n", 1)[1] for part in re.split(r"^(?=## )", text, flags=re.MULTILINE)]
+
+
+def numbers(text: str) -> list[str]:
+    return sorted(re.findall(r"\d+(?:[.,]\d+)*", text))
+
+
+def test_both_readmes_have_the_same_structure_and_numbers() -> None:
+    english, chinese = sections(README), sections(CHINESE.read_text(encoding="utf-8"))
+    assert len(english) == len(chinese)
+    for number, (one, other) in enumerate(zip(english, chinese, strict=True)):
+        assert numbers(one) == numbers(other), f"section {number}: the figures of README.zh.md are not README.md's"
+        shapes = [[len(re.findall(shape, part, re.MULTILINE)) for shape in (r"^\|", r"^- ", r"^```")]
+                  for part in (one, other)]  # fmt: skip
+        assert shapes[0] == shapes[1], f"section {number}: table rows, points and blocks"
+
+
+def test_both_readmes_have_the_same_commands() -> None:
+    found = {name: [one for one in COMMANDS if one.page == name] for name in READMES}
+    pairs = [[(one.variables, one.words) for one in side] for side in found.values()]
+    assert pairs[0] == pairs[1] and len(pairs[0]) > 10
