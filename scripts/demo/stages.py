@@ -1,7 +1,8 @@
 """Runs a pipeline's stages one after the other, each as the command a person would type, and skips what is done.
 
 A stage is done when its stamp holds the sha256 of its command, its variables and its input files, and its outputs
-exist; a changed input or flag runs it (and therefore what reads its outputs) again.
+exist; a changed input or flag runs it (and therefore what reads its outputs) again. A training that was broken off goes
+on from its newest checkpoint where its stage says so.
 """
 
 import hashlib
@@ -21,6 +22,9 @@ from types import FrameType
 
 import psutil
 
+from scripts.files import write_atomically
+from scripts.train.checkpoints import whole_checkpoints
+
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -36,7 +40,9 @@ class StageFailed(RuntimeError):
 class Stage:
     """One command: `inputs` and `outputs` are files or folders, `env` is added to this process's environment.
 
-    `clear` paths are removed before the command runs, so that a half-finished try leaves nothing behind.
+    `clear` paths are removed before the command runs, so that a half-finished try leaves nothing behind. `resume` is
+    the run folder of a training whose checkpoints hold all that swift goes on from: where a try with the same
+    fingerprint left a whole one, nothing is cleared, and the command gets `--resume_from_checkpoint`.
     `verdict` stages may end with 1: the command worked and its answer is bad.
     """
 
@@ -47,6 +53,7 @@ class Stage:
     env: Mapping[str, str] = field(default_factory=dict)
     clear: Sequence[Path] = ()
     verdict: bool = False
+    resume: Path | None = None
 
 
 def fingerprint(stage: Stage) -> str:
@@ -71,15 +78,24 @@ def run_stage(stage: Stage, stamps: Path) -> int:
         if done["fingerprint"] == mark:
             print(f"== {stage.name}: done before ({done['seconds']:.0f} s), kept", flush=True)
             return int(done["code"])
-    for path in stage.clear:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    stamps.mkdir(parents=True, exist_ok=True)
-    print(f"== {stage.name}: {shlex.join(stage.command)}", flush=True)
+    begun = stamps / f"{stage.name}.begun"
+    checkpoint = None
+    if stage.resume and begun.is_file() and begun.read_text(encoding="utf-8") == mark:
+        checkpoint = next(reversed(whole_checkpoints(stage.resume)), None)
+    if checkpoint:
+        print(f"== {stage.name}: broken off before, goes on from {checkpoint}", flush=True)
+        command = [*stage.command, "--resume_from_checkpoint", str(checkpoint)]
+    else:
+        command = list(stage.command)
+        for path in stage.clear:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    write_atomically(begun, mark)
+    print(f"== {stage.name}: {shlex.join(command)}", flush=True)
     started = time.monotonic()
-    code = _tee(stage, stamps / f"{stage.name}.log")
+    code = _tee(command, stage.env, stamps / f"{stage.name}.log", "ab" if checkpoint else "wb")
     if code != 0 and not (stage.verdict and code == 1):
         raise StageFailed(
             f"stage {stage.name} ended with {code}; its output is in {stamps / (stage.name + '.log')}. "
@@ -90,9 +106,8 @@ def run_stage(stage: Stage, stamps: Path) -> int:
     if missing:
         raise StageFailed(f"stage {stage.name} ended with {code} but did not write {', '.join(missing)}", 2)
     seconds = time.monotonic() - started
-    scratch = stamp.with_suffix(".partial")
-    scratch.write_text(json.dumps({"fingerprint": mark, "seconds": seconds, "code": code}) + "\n", encoding="utf-8")
-    os.replace(scratch, stamp)
+    write_atomically(stamp, json.dumps({"fingerprint": mark, "seconds": seconds, "code": code}) + "\n")
+    begun.unlink()
     return code
 
 
@@ -117,12 +132,12 @@ def end_children_with_me() -> None:
         signal.signal(ending, end)
 
 
-def _tee(stage: Stage, log_file: Path) -> int:
+def _tee(command: Sequence[str], variables: Mapping[str, str], log_file: Path, mode: str) -> int:
     """Run the command in its own process group, copying its output; Ctrl-C ends the whole group."""
-    env = {**os.environ, **stage.env, "PYTHONUNBUFFERED": "1"}
-    with log_file.open("wb") as log:
+    env = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
+    with log_file.open(mode) as log:
         process = subprocess.Popen(
-            list(stage.command),
+            list(command),
             cwd=CHECKOUT,
             env=env,
             stdout=subprocess.PIPE,

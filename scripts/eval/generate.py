@@ -1,7 +1,7 @@
 """Completions for evaluation from a local model, through ms-swift's own engine and template.
 
-The engine encodes prompts exactly as training does (template `qwen3_nothinking`, DESIGN section 9), so a figure on dev
-speaks of the model that was trained and not of another prompt.
+The engine encodes prompts exactly as training does (the launchers' model type and template), so a figure on dev speaks
+of the model that was trained and not of another prompt.
 """
 
 import importlib.util
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 TEMPLATE = "qwen3_nothinking"
+# Folders of other architectures: model_type of config.json -> ms-swift's model type and template for them.
+OTHER_NAMES = {"llama": ("llama", "chatml")}
 MAX_NEW_TOKENS = 256
 # What the GRPO launcher samples with, so that "mean of 8" is about the policy that was trained. ms-swift leaves top_k
 # open there, and transformers then takes 50.
@@ -38,7 +40,8 @@ class LocalModel:
             if folder and ("/" in folder or folder.startswith(".")) and not Path(folder).exists():
                 raise FileNotFoundError(f"{folder} does not exist; train it first, or name a model of the hub")
         adapters = [self.adapter] if self.adapter else None
-        given: dict[str, Any] = {"template_type": TEMPLATE, "model_type": model_type(self.model)}
+        model_type, template = swift_names(self.model)
+        given: dict[str, Any] = {"template_type": template, "model_type": model_type}
         if self.backend == "vllm":
             if importlib.util.find_spec("vllm") is None:
                 raise ValueError("vllm is not installed here: pip install the extra 'gpu', or leave out --backend vllm")
@@ -57,9 +60,15 @@ def vllm_lora_rank(adapter: str) -> int:
     return max(VLLM_SMALLEST_RANK, 1 << (int(config["r"]) - 1).bit_length())
 
 
-def model_type(model: str) -> str | None:
-    """ms-swift cannot tell Qwen3 variants apart by the config of a local folder: the kit's template decides."""
-    return "qwen3" if Path(model).is_dir() else None
+def swift_names(model: str) -> tuple[str | None, str]:
+    """ms-swift's model type (None: a hub id tells it) and template for `model`, as the launchers pass them.
+
+    ms-swift cannot tell Qwen3 variants apart by the config of a local folder: the kit's template decides.
+    """
+    if not Path(model).is_dir():
+        return None, TEMPLATE
+    config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+    return OTHER_NAMES.get(config["model_type"], ("qwen3", TEMPLATE))
 
 
 def generate(

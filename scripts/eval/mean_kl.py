@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.eval.generate import MAX_NEW_TOKENS, TEMPLATE, model_type
+from scripts.eval.generate import MAX_NEW_TOKENS, swift_names
 
 SEQUENCES_PER_BATCH = 8  # with 152,000 words in the vocabulary and 100 tokens a completion some 0.5 GB of logits
 
@@ -111,7 +111,8 @@ def load_pair(
         policy, other = _two_views(base, adapter, reference if _is_adapter(reference) else None)
     else:
         policy, other = _two_views(base, adapter, None)[0], _forward(_load_model(reference))
-    template = get_template(get_processor(model, model_type=model_type(model)), template_type=TEMPLATE)
+    model_type, template_type = swift_names(model)
+    template = get_template(get_processor(model, model_type=model_type), template_type=template_type)
     template.set_mode("transformers")
 
     def encode(messages: Sequence[Mapping[str, str]], completion: str) -> Tokens:
@@ -132,7 +133,7 @@ def _load_model(model: str) -> Any:
     from swift.model import get_model_processor
 
     dtype = None if torch.cuda.is_available() else torch.float32
-    return get_model_processor(model, torch_dtype=dtype, model_type=model_type(model))[0].eval()
+    return get_model_processor(model, torch_dtype=dtype, model_type=swift_names(model)[0])[0].eval()
 
 
 def _two_views(base: Any, policy: str | None, reference: str | None) -> tuple[Forward, Forward]:
