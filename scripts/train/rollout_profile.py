@@ -28,7 +28,7 @@ from typing import Any
 from tqdm import tqdm
 
 from scripts.eval.eval_planner import read_rows
-from scripts.eval.generate import BACKENDS, MAX_NEW_TOKENS, TEMPLATE, LocalModel, model_type
+from scripts.eval.generate import BACKENDS, MAX_NEW_TOKENS, LocalModel, swift_names
 from scripts.files import write_atomically
 from scripts.train.manifest import hardware, package_versions
 from scripts.train.prefix_sharing import VLLM_BLOCK, common_prefix, sharing
@@ -256,8 +256,8 @@ def profile(options: argparse.Namespace) -> dict[str, Any]:
 
     from scripts.train.swift_template import RowEncoder
 
-    kind = model_type(options.model)
-    line = ["--model", options.model, "--template", TEMPLATE, *(["--model_type", kind] if kind else [])]
+    kind, template = swift_names(options.model)
+    line = ["--model", options.model, "--template", template, *(["--model_type", kind] if kind else [])]
     encoder = RowEncoder(parse("rlhf", line))
     plan = Plan(
         prompts=tuple(encoder.encode(row).ids for row in rows),
