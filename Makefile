@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder  # two processes, a test file stays in one
 
-.PHONY: help setup demo demo-pretrained demo-seeds data smoke test test-all mutation lint clean
+.PHONY: help setup demo demo-pretrained demo-seeds data smoke bench test test-all mutation lint clean
 
 help:
 	@echo "make demo        nano model -> SFT -> GRPO -> result table, on embedded defaults (some 20 minutes on 2 cores)"
@@ -15,6 +15,7 @@ help:
 	@echo "make demo-pretrained  the same for a pretrained model of 135 M parameters, with LoRA (HOURS on 2 cores)"
 	@echo "make data        cards and anchors -> gated, golden, SFT and GRPO sets of a real model, offline (some 5 minutes)"
 	@echo "make smoke       50 GRPO steps: shows that the pipeline works, no result"
+	@echo "make bench       speed: ratios measured in one run, written to benchmarks/README.md (twenty minutes on 2 quiet cores)"
 	@echo "make test        units and one short end-to-end path      make test-all  everything, mutation run included"
 	@echo "make lint        ruff, shellcheck, mypy                   make clean     removes build/ and runs/"
 
@@ -42,6 +43,9 @@ data: $(READY)
 
 smoke: $(READY)
 	$(BIN)/python scripts/demo/smoke.py
+
+bench: $(READY)
+	$(BIN)/python benchmarks/run_all.py
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow" $(SHARED)

@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -49,6 +50,7 @@ class QdrantServer(FaultyServer):
         self.vectors = vectors
         self.collection = collection
         self.api_key = api_key
+        self.latency_s = 0.0  # before every answer
         self.drop_results = 0  # so many results are left out at the end of every batch
 
     def __enter__(self) -> "QdrantServer":
@@ -56,6 +58,7 @@ class QdrantServer(FaultyServer):
         return self
 
     def answer(self, request: Request) -> tuple[int, Any]:
+        time.sleep(self.latency_s)
         if self.api_key is not None and request.headers.get("api-key") != self.api_key:
             said = "Invalid API key or JWT" if "api-key" in request.headers else "Must provide an API key"
             return 401, said
@@ -239,9 +242,11 @@ def main() -> int:
     parser.add_argument("--store", type=Path, required=True, help="folder of an embedded store")
     parser.add_argument("--port", type=int, default=0, help="0 (default) takes a free one")
     parser.add_argument("--collection", default="products", help="(default: %(default)s)")
+    parser.add_argument("--latency-ms", type=float, default=0.0, help="wait before every answer (default: none)")
     args = parser.parse_args()
     api_key = os.environ.get("QDRANT_API_KEY") or None
     with serve_folder(args.store, collection=args.collection, api_key=api_key, port=args.port) as server:
+        server.latency_s = args.latency_ms / 1000
         print(server.url, flush=True)
         threading.Event().wait()
     return 0

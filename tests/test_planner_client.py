@@ -175,6 +175,15 @@ def test_a_server_that_is_down_goes_to_the_other_channel(both: Both) -> None:
     assert answer.channel == API and "connection failed" in answer.reason
 
 
+def test_the_reward_file_that_trained_decides_what_a_plan_is(both: Both, tmp_path: Path) -> None:
+    strict = tmp_path / "strict_reward.py"
+    original = (ROOT / "reward" / "planner_reward.py").read_text(encoding="utf-8")
+    refusing = "\n\ndef parse_plan(text):\n    return ParsedPlan(None, ('strict',))\n"
+    strict.write_text(original + refusing, encoding="utf-8")
+    answer = both.ask(PLANNER_REWARD_FILE=str(strict))
+    assert answer.plan is None and answer.attempts[0].issues == ("strict",)
+
+
 def test_it_works_the_other_way_round(both: Both) -> None:
     both.says[API] = "no plan"
     answer = both.ask(LLM_PLANNER="dashscope/qwen-plus", PLANNER_FALLBACK=f"local:{both.local.base_url}")

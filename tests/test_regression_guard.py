@@ -195,6 +195,7 @@ def test_wrong_use(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ a local model
 
 
+@pytest.mark.slow
 def test_the_nano_model_is_too_weak_to_be_judged(world: World, sft: Path, tmp_path: Path) -> None:
     command = [sys.executable, SCRIPT, "--model", str(world.folder / "nano"), "--out", f"{tmp_path}/guard.json"]
     printed = run([*command, "--after", str(sft)], world.environment, code=2)

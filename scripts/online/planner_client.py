@@ -4,8 +4,9 @@
     answer = plan("要防水的，三百块以内", ["想买双跑鞋"])
     answer.plan, answer.channel, answer.reason
 
-The prompt is the one of training (swift_plugin/prompts.py), the answer is read by the reward's own parser, and a call
-is made once a channel: a failed, slow or unparseable answer goes to the other channel instead of being tried again.
+The prompt is the one of training (swift_plugin/prompts.py), the answer is read by the parser of PLANNER_REWARD_FILE,
+and a call is made once a channel: a failed, slow or unparseable answer goes to the other channel instead of being tried
+again.
 PLANNER_REQUEST_SECONDS is the time a channel gets, its wait for PLANNER_RATE_LIMITS included.
 """
 
@@ -21,9 +22,9 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
-from reward.planner_reward import parse_plan
 from scripts.chat import Refused, open_client, try_once
 from scripts.eval.endpoint import sampling
 from scripts.eval.generate import MAX_NEW_TOKENS
@@ -32,6 +33,8 @@ from scripts.online.rate_limits import RateLimits
 from swift_plugin.per_process import PerProcess
 from swift_plugin.prompts import build_messages
 from swift_plugin.retry import TransientError
+from swift_plugin.reward_loader import load_reward
+from swift_plugin.settings import Settings
 
 T = TypeVar("T")
 
@@ -89,18 +92,22 @@ class Planner:
         first: the channel that is asked.
         second: the one asked once where the first gives no plan; None: nobody is.
         limits: requests a minute; give two planners of one process the same object.
+        reward_file: whose `parse_plan` decides what a plan is, the file that training scored with.
     """
 
-    def __init__(self, first: Channel, second: Channel | None, limits: RateLimits) -> None:
+    def __init__(
+        self, first: Channel, second: Channel | None, limits: RateLimits, reward_file: Path = Settings.reward_file
+    ) -> None:
         self.channels = (first,) if second is None else (first, second)
         self._limits = limits
+        self._reward = load_reward(reward_file)
         self._lock = threading.Lock()
         self._clients = [PerProcess(_opener(channel)) for channel in self.channels]
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> "Planner":
         """What the variables say. Raises ValueError naming the variable and the remedy."""
-        return cls(*read_channels(environ), RateLimits.from_env(environ))
+        return cls(*read_channels(environ), RateLimits.from_env(environ), Settings.from_env(environ).reward_file)
 
     def plan(self, text: str, prior_context: Sequence[str] = ()) -> Plan:
         """The plan for this turn's words.
@@ -139,7 +146,7 @@ class Planner:
         completion, plan, issues, fault = None, None, (), None
         try:
             completion = self._answer(place, build_messages(text, prior_context, channel.prompt))
-            plan, issues = parse_plan(completion)
+            plan, issues = self._reward.parse_plan(completion)
             if plan is None:
                 fault = f"unparseable answer ({', '.join(issues)})"
         except (TransientError, Refused) as failure:
