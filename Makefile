@@ -22,9 +22,12 @@ help:
 $(READY): setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "$(PYTHON) is older than Python 3.10; name a newer one: make PYTHON=python3.12 ..." >&2; exit 2; }
-	@echo "setting up $(VENV) (once; a few minutes)"
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bge,pretrained]'
+	@# a .venv with vllm was made by hand for GPUs: the CPU's versions would break it
+	@if compgen -G '$(VENV)/lib/python*/site-packages/vllm' >/dev/null; then \
+	  pins=constraints-gpu.txt extras=dev,bge,pretrained,gpu; else pins=constraints.txt extras=dev,bge,pretrained; fi; \
+	echo "setting up $(VENV) with $$pins (once; a few minutes)"; set -x; \
+	$(PYTHON) -m venv $(VENV) && \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c "$$pins" -e ".[$$extras]"
 	@touch $@
 
 setup: $(READY)

@@ -62,11 +62,11 @@ ARGS=(
 SERVER=("$PYTHON" -m scripts.online.planner_server)
 JUDGE=("${SERVER[@]}" --check --visible-gpus "$VISIBLE_GPUS")
 if [ "${DRY_RUN:-0}" = 1 ]; then JUDGE+=(--dry-run); fi
-env "${RUN_ENV[@]}" "${JUDGE[@]}" -- "${ARGS[@]}" "$@" || exit 2
+step env "${RUN_ENV[@]}" "${JUDGE[@]}" -- "${ARGS[@]}" "$@" || exit 2
 
-QUOTED="$("$PYTHON" -m scripts.train.swift_args deploy --quote -- "${ARGS[@]}" "$@")"
+capture quoted "$PYTHON" -m scripts.train.swift_args deploy --quote -- "${ARGS[@]}" "$@"
 printf '%q ' env "${RUN_ENV[@]}" "PYTHONPATH=$PYTHONPATH" "${SERVER[@]}" --
-printf '%s\n' "$QUOTED"
+printf '%s\n' "$quoted"
 if [ "${DRY_RUN:-0}" = 1 ]; then exit 0; fi
 exec env "${RUN_ENV[@]}" "$PYTHON" -m scripts.train.supervise --log "$RUNS_DIR/server-$(date +%Y%m%d-%H%M%S)/server.log" \
   -- "${SERVER[@]}" -- "${ARGS[@]}" "$@"

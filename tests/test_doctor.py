@@ -125,17 +125,20 @@ def test_the_grpo_path_is_really_imported(free_port: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("last", "fix"),
+    ("last", "gpu", "fix"),
     [
-        ("ModuleNotFoundError: No module named 'msgspec'", "-m pip install -c constraints.txt msgspec"),
-        ("ModuleNotFoundError: No module named 'trl.trainer'", "constraints.txt trl"),
-        ("ModuleNotFoundError: No module named 'reward'", "make -B setup"),  # the checkout itself is not installed
-        ("ImportError: cannot import name 'x' from 'trl'", "make -B setup"),
-        ("ModuleNotFoundError: No module named 'x; rm -rf /'", "constraints.txt x"),  # only a name gets into a command
+        ("ModuleNotFoundError: No module named 'msgspec'", False, "-m pip install -c constraints.txt msgspec"),
+        ("ModuleNotFoundError: No module named 'msgspec'", True, "-m pip install -c constraints-gpu.txt msgspec"),
+        ("ModuleNotFoundError: No module named 'trl.trainer'", False, "constraints.txt trl"),
+        # the checkout itself is not installed
+        ("ModuleNotFoundError: No module named 'reward'", False, "-c constraints.txt -e '.[dev,bge,pretrained]'"),
+        ("ImportError: cannot import name 'x' from 'trl'", True, "-c constraints-gpu.txt -e '.[gpu,bge]'"),
+        # only a name gets into a command
+        ("ModuleNotFoundError: No module named 'x; rm -rf /'", False, "constraints.txt x"),
     ],
 )
-def test_the_fix_of_a_failed_import(last: str, fix: str) -> None:
-    assert import_fix(last).endswith(fix)
+def test_the_fix_of_a_failed_import(last: str, gpu: bool, fix: str) -> None:
+    assert import_fix(last, gpu=gpu).endswith(fix)
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,10 @@ def test_evaluation_has_a_line_of_its_own(grpo: Path) -> None:
     assert (watch["completions"], watch["groups"]) == (2 * GROUP, 2)
 
 
+def test_best_points_to_the_checkpoint_that_watch_chose(grpo: Path) -> None:
+    assert (grpo / "best").readlink() == Path("checkpoint-3")  # of the only evaluation
+
+
 def test_swift_logged_what_the_traces_say(grpo: Path) -> None:
     rewards = [float(row["reward"]) for row in log_rows(grpo) if "reward" in row and "loss" in row]
     traces = trace_rows(grpo, 0) + trace_rows(grpo, 1)
@@ -132,7 +136,7 @@ def test_the_manifest_says_how_the_run_was_made(grpo: Path, sft: Path) -> None:
 @pytest.fixture(scope="module")
 def evaluations(world: World, base: Path, sft: Path, grpo: Path) -> dict[str, str]:
     prefixes = {}
-    for label, adapter in (("sft", sft), ("grpo", grpo / "checkpoint-3")):
+    for label, adapter in (("sft", sft), ("grpo", grpo / "best")):
         prefixes[label] = str(world.folder / "eval" / label)
         run(
             [sys.executable, "scripts/eval/eval_planner.py", "--model", str(base)]

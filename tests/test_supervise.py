@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from scripts.train.supervise import cause_of_failure
+from scripts.train.supervise import GRACE_SECONDS, cause_of_failure
 from tests.launch_world import CHECKOUT
 
 PATIENCE = 60.0  # seconds until a step of these tests counts as hung; they take a second or two
@@ -27,11 +28,23 @@ IGNORES_SIGTERM = (
 )
 
 
-def supervise(log: Path, *commands: list[str]) -> "subprocess.Popen[str]":
-    line = [sys.executable, "-m", "scripts.train.supervise", "--log", str(log), "--", *commands[0]]
+SUPERVISE = ("-m", "scripts.train.supervise")
+
+
+def supervise(
+    log: Path, *commands: list[str], program: Sequence[str] = SUPERVISE, hangup: signal.Handlers = signal.SIG_DFL
+) -> "subprocess.Popen[str]":
+    line = [sys.executable, *program, "--log", str(log), "--", *commands[0]]
     for command in commands[1:]:
         line += ["::", *command]
-    return subprocess.Popen(line, cwd=CHECKOUT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.Popen(
+        line,
+        cwd=CHECKOUT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup),  # whatever it is for the tests themselves
+    )
 
 
 def python(code: str, *arguments: str) -> list[str]:
@@ -127,6 +140,107 @@ def test_a_second_signal_kills_what_does_not_listen(tmp_path: Path) -> None:
     run.send_signal(signal.SIGTERM)
     run.communicate(timeout=PATIENCE)
     assert run.returncode == 143
+
+
+def await_end(pid: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_gone(pid):
+        assert time.monotonic() < deadline, f"{pid} lives on"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGQUIT])
+def test_a_killed_supervisor_leaves_nothing(tmp_path: Path, number: int) -> None:
+    run = supervise(tmp_path / "log", python(ORPHAN + "import time; time.sleep(600)", str(tmp_path / "pid")))
+    orphan = int(await_file(tmp_path / "pid"))
+    family = [orphan, *(child.pid for child in psutil.Process(run.pid).children(recursive=True))]
+    run.send_signal(number)
+    run.communicate(timeout=PATIENCE)
+    assert run.returncode == -number
+    for pid in family:
+        await_end(pid)
+    assert "stopped by SIGKILL" in (tmp_path / "log").read_text().splitlines()[-1]
+
+
+def test_a_killed_second_process_leaves_nothing(tmp_path: Path) -> None:
+    """The one between the supervisor and the commands."""
+    run = supervise(tmp_path / "log", python(ORPHAN + "import time; time.sleep(600)", str(tmp_path / "pid")))
+    orphan = int(await_file(tmp_path / "pid"))
+    (second,) = psutil.Process(run.pid).children()
+    family = [orphan, *(child.pid for child in second.children(recursive=True))]
+    second.kill()
+    printed, _ = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 137
+    assert all(is_gone(pid) for pid in family)
+    assert "exit code 137: the process that supervised it was killed by SIGKILL" in printed.splitlines()[-1]
+
+
+TOLD_WHILE_STARTING = """
+import os, signal, subprocess, sys
+from scripts.train import supervise
+start = subprocess.Popen
+def start_and_be_told(*arguments, **options):
+    child = start(*arguments, **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return child
+supervise.subprocess.Popen = start_and_be_told
+sys.exit(supervise.main(sys.argv[1:]))
+"""
+
+
+def test_a_signal_while_the_command_is_being_started_is_passed_on(tmp_path: Path) -> None:
+    run = supervise(tmp_path / "log", ["sleep", "600"], program=("-c", TOLD_WHILE_STARTING))
+    run.communicate(timeout=GRACE_SECONDS / 2)  # after GRACE_SECONDS it would have been killed
+    assert run.returncode == 143
+
+
+def test_nohup_spares_the_run_a_closed_terminal(tmp_path: Path) -> None:
+    wait = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)\nprint('done')"
+    up = python("import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('up')", str(tmp_path / "up"))
+    run = supervise(tmp_path / "log", up, python(wait, str(tmp_path / "go")), hangup=signal.SIG_IGN)
+    await_file(tmp_path / "up")
+    run.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    (tmp_path / "go").touch()
+    printed, _ = run.communicate(timeout=PATIENCE)
+    assert (run.returncode, printed) == (0, "done\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
+def test_a_full_disk_neither_blocks_the_run_nor_its_end(tmp_path: Path) -> None:
+    """More than a pipe holds goes to the terminal, and a signal, whose line cannot be logged, still ends the run."""
+    code = (
+        "import pathlib, sys, time; print('x' * 200_000); pathlib.Path(sys.argv[1]).write_text('up'); time.sleep(600)"
+    )
+    run = supervise(Path("/dev/full"), python(code, str(tmp_path / "up")))
+    assert run.stdout is not None
+    assert run.stdout.readline() == "x" * 200_000 + "\n"
+    await_file(tmp_path / "up")
+    run.send_signal(signal.SIGTERM)
+    printed, _ = run.communicate(timeout=PATIENCE)
+    assert run.returncode == 143
+    assert "stopped by SIGTERM" in printed.splitlines()[-1]
+
+
+LEAVES_ANOTHER = """
+import pathlib, signal, subprocess, sys, time
+def leave(*_):
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    pathlib.Path(sys.argv[1]).write_text(str(child.pid))
+    sys.exit()
+signal.signal(signal.SIGTERM, leave)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_is_forked_at_the_end_ends_too(tmp_path: Path) -> None:
+    start = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', *sys.argv[1:]], stdout=-1)\n"
+    start += "p.stdout.readline()"
+    run = supervise(tmp_path / "log", python(start, LEAVES_ANOTHER, str(tmp_path / "pid")))
+    run.communicate(timeout=PATIENCE)
+    assert run.returncode == 0
+    assert is_gone(int((tmp_path / "pid").read_text()))
 
 
 def test_a_closed_terminal_does_not_end_the_run(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ class PretrainedRun(SeedRun):
             + ["--num_generations_eval", str(WATCH_GENERATIONS)]
             + ["--max_length", str(MAX_LENGTH), "--max_completion_length", str(MAX_COMPLETION)]
             + ["--seed", str(self.seed), "--save_steps", str(SAVE_STEPS["grpo"])]
-            + ["--create_checkpoint_symlink", "true", "--output_dir", str(self.grpo), *more],
+            + ["--output_dir", str(self.grpo), *more],
             [GRPO_SET, WATCH_SET, self.model, self.sft / LAST, DATA_STAMPS / "index.json"]
             + [CHECKOUT / "run_grpo_planner.sh", CHECKOUT / "reward" / "planner_reward.py"],
             [self.grpo / "best"],

@@ -218,7 +218,7 @@ class SeedRun:
             + list(GRPO_SCHEDULE)
             + ["--max_steps", str(self.grpo_steps), "--max_length", str(MAX_LENGTH)]
             + ["--max_completion_length", str(MAX_COMPLETION), "--seed", str(self.seed)]
-            + ["--save_only_model", "true", "--create_checkpoint_symlink", "true", "--output_dir", str(self.grpo)]
+            + ["--save_only_model", "true", "--output_dir", str(self.grpo)]
             + list(more),
             [GRPO_SET, WATCH_SET, self.sft / LAST, DATA_STAMPS / "index.json"]
             + [CHECKOUT / "run_grpo_planner.sh", CHECKOUT / "reward" / "planner_reward.py"],

@@ -95,6 +95,12 @@ def _ids(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def install_command(*, gpu: bool) -> str:
+    """The command that installs the tested versions: the box's, or those that make takes on a CPU."""
+    pins, extras = ("constraints-gpu.txt", "gpu,bge") if gpu else ("constraints.txt", "dev,bge,pretrained")
+    return f"{sys.executable} -m pip install -c {pins} -e '.[{extras}]'"
+
+
 def check_python(packages: Mapping[str, str | None], environ: Mapping[str, str]) -> list[Line]:
     """Interpreter, the swift command beside it, and the commit."""
     old = sys.version_info[:2] < OLDEST_PYTHON
@@ -118,7 +124,7 @@ def check_packages(
     packages: Mapping[str, str | None], pins: Mapping[str, str], pin_file: str, *, gpu: bool, flag_encoder: bool
 ) -> list[Line]:
     """Every package that decides a result, against the tested version."""
-    install = f"{sys.executable} -m pip install -c {pin_file} -e '.[{'gpu,bge' if gpu else 'dev,bge'}]'"
+    install = install_command(gpu=gpu)
     lines = []
     for name, version in packages.items():
         if name == "python":
@@ -148,24 +154,24 @@ def check_grpo_path(*, gpu: bool) -> list[Line]:
         return [Line("grpo", "import", MISSING, late, "run doctor again when the machine is idle")]
     if done.returncode != 0:
         last = next((text.strip() for text in reversed(done.stderr.splitlines()) if text.strip()), "no message")
-        return [Line("grpo", "import", MISSING, last[:300], import_fix(last))]
+        return [Line("grpo", "import", MISSING, last[:300], import_fix(last, gpu=gpu))]
     facts = json.loads(done.stdout.rsplit("FACTS ", 1)[1])
     lines = [Line("grpo", "import", OK, "GRPOTrainer, RLHFArguments and the planner's plugin load")]
     if gpu and not facts["gpus"]:
         build = f"CUDA {facts['torch_cuda']}" if facts["torch_cuda"] else "a CPU build"
         lines.append(
             Line("grpo", "torch", MISSING, f"torch ({build}) sees no GPU, the machine has some",
-                 f"{sys.executable} -m pip install -c constraints-gpu.txt -e '.[gpu,bge]', or update the driver")
+                 f"{install_command(gpu=True)}, or update the driver")
         )  # fmt: skip
     return lines
 
 
-def import_fix(last: str) -> str:
+def import_fix(last: str, *, gpu: bool) -> str:
     """The command for a failed import, told from the last line of its traceback."""
     named = re.search(r"No module named '([A-Za-z0-9_]+)", last)
     if named and named[1] not in ("reward", "swift_plugin", "scripts", "swift"):
-        return f"{sys.executable} -m pip install -c constraints.txt {named[1]}"
-    return "make -B setup"
+        return f"{sys.executable} -m pip install -c constraints{'-gpu' if gpu else ''}.txt {named[1]}"
+    return install_command(gpu=gpu)
 
 
 def check_hardware(facts: Mapping[str, Any]) -> list[Line]:

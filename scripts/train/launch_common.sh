@@ -15,6 +15,42 @@ whole_number() { # whole_number NAME VALUE: refuse a value that is no number of 
   esac
 }
 
+# --- a signal before the trainer is there ---------------------------------------------------------------------------
+# bash runs a trap only when its foreground command has ended, but a signal ends `wait` at once: whatever may take long
+# goes through `step`. From its `exec` on, scripts/train/supervise.py takes the signals.
+stopped() { # stopped NAME CODE: end the step, say so on the last line, exit
+  trap 'kill -KILL $(jobs -p) 2>/dev/null || true' HUP INT TERM   # a second signal
+  local job
+  for job in $(jobs -p); do kill -TERM "$job" 2>/dev/null || true; done
+  wait
+  printf 'planner: the run ended with exit code %s: stopped by %s before it began\n' "$2" "$1" >&2
+  exit "$2"
+}
+trap 'stopped SIGHUP 129' HUP
+trap 'stopped SIGINT 130' INT
+trap 'stopped SIGTERM 143' TERM
+# No trap sees a kill -9: the kernel then ends the step. Without setpriv (macOS) the step goes on to its own end.
+WITH_US=(setpriv --pdeathsig TERM)
+"${WITH_US[@]}" true 2>/dev/null || WITH_US=(env)
+
+step() { # step COMMAND...: run it; a signal to this shell ends it
+  "${WITH_US[@]}" "$@" &
+  wait "$!"
+}
+
+capture() { # capture NAME COMMAND...: a step whose output, without its last newlines, goes into the variable NAME
+  local into=$1 file
+  shift
+  file="$(mktemp)"
+  exec 7<"$file"
+  exec 8>"$file"
+  rm -f "$file"   # nothing is left to clean up, however this ends
+  step "$@" >&8 || return
+  printf -v "$into" '%s' "$(cat <&7)"
+  exec 7<&- 8>&-
+}
+# --------------------------------------------------------------------------------------------------------------------
+
 # The header of the launcher is its help.
 for argument in ${1+"$@"}; do
   case "$argument" in
@@ -158,7 +194,7 @@ read_given() {
     shift
   done
   shift
-  values="$("$PYTHON" -m scripts.train.swift_args "$command" --given "${names[@]}" -- ${1+"$@"})" || exit 2
+  capture values "$PYTHON" -m scripts.train.swift_args "$command" --given "${names[@]}" -- ${1+"$@"} || exit 2
   for name in "${names[@]}"; do
     printf -v "GIVEN_$name" '%s' "${values%%$'\n'*}"
     case "$values" in # $(...) drops the last newlines, and with them trailing empty values
@@ -177,10 +213,10 @@ launch() {
     --train-gpus "${TRAIN_GPUS:-}" --rollout-gpus "$ROLLOUT_GPUS" --lora-cap "$LORA_CAP"
     --lora-ranks "$(IFS=,; printf '%s' "${VLLM_LORA_RANKS[*]}")")
   if [ "${DRY_RUN:-0}" = 1 ]; then judge+=(--dry-run); fi
-  env "${RUN_ENV[@]}" "${judge[@]}" -- "$@" || exit 2
+  step env "${RUN_ENV[@]}" "${judge[@]}" -- "$@" || exit 2
 
   local quoted run_dir
-  quoted="$("$PYTHON" -m scripts.train.swift_args "$command" --quote -- "$@")"
+  capture quoted "$PYTHON" -m scripts.train.swift_args "$command" --quote -- "$@"
   printf '%q ' env "${RUN_ENV[@]}" "PYTHONPATH=$PYTHONPATH" "$SWIFT" "$command"
   printf '%s\n' "$quoted"
   if [ "${DRY_RUN:-0}" = 1 ]; then exit 0; fi
@@ -189,13 +225,14 @@ launch() {
     run_dir="$RUNS_DIR/rollout-$(date +%Y%m%d-%H%M%S)"
     exec env "${RUN_ENV[@]}" "$PYTHON" -m scripts.train.supervise --log "$run_dir/rollout.log" -- "$SWIFT" "$command" "$@"
   fi
-  run_dir="$("$PYTHON" -m scripts.train.swift_args "$command" --print output_dir -- "$@")"
+  capture run_dir "$PYTHON" -m scripts.train.swift_args "$command" --print output_dir -- "$@"
   local log="$run_dir/train.log"
   if [ "${NODE_RANK:-0}" = 0 ]; then
-    env "${RUN_ENV[@]}" "$PYTHON" -m scripts.train.manifest "$kind" --out "$run_dir" -- "$@"
+    step env "${RUN_ENV[@]}" "$PYTHON" -m scripts.train.manifest "$kind" --out "$run_dir" -- "$@"
   else
     log="$run_dir/train.node$NODE_RANK.log"
   fi
-  exec env "${RUN_ENV[@]}" "$PYTHON" -m scripts.train.supervise --log "$log" -- \
-    "$PYTHON" -m scripts.train.show_rows "$command" -- "$@" :: "$SWIFT" "$command" "$@"
+  local steps=("$PYTHON" -m scripts.train.show_rows "$command" -- "$@" :: "$SWIFT" "$command" "$@")
+  if [ "$kind" = grpo ] && [ "${NODE_RANK:-0}" = 0 ]; then steps+=(:: "$PYTHON" -m scripts.train.link_best "$run_dir"); fi
+  exec env "${RUN_ENV[@]}" "$PYTHON" -m scripts.train.supervise --log "$log" -- "${steps[@]}"
 }

@@ -4,6 +4,9 @@ Output goes to the terminal and to a log file. SIGTERM, SIGINT and SIGHUP to thi
 its process group (torchrun passes it on to the ranks), and after a grace SIGKILL to whatever is left of its
 descendants. However a command ends, no descendant outlives it. The exit code is the command's own (128 + the signal
 where a signal ended it), and after a failure the last line says what it was.
+
+Nothing can handle kill -9, so there are two processes: the one that was started passes signals on to a second, which
+runs the commands and notices when the first is killed; the first ends what a killed second one leaves.
 """
 
 import argparse
@@ -78,6 +81,18 @@ def write_all(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
+def emit(log: int, data: bytes) -> None:
+    """Print `data` and append it to the log. Unbuffered: a signal handler may interrupt it.
+
+    Either may fail (the terminal or `| head` is gone, the disk is full): the run goes on, and the other has it all.
+    """
+    for descriptor in (log, sys.stdout.fileno()):
+        try:
+            write_all(descriptor, data)
+        except OSError:
+            pass
+
+
 class Supervisor:
     """Runs one command at a time and ends it when told to.
 
@@ -87,51 +102,39 @@ class Supervisor:
 
     def __init__(self, log: int):
         self.log = log
-        self.terminal = sys.stdout.fileno()
-        self.child: subprocess.Popen[bytes] | None = None
-        self.signalled: int | None = None
+        self.received: list[int] = []  # signals, in order
 
-    def handle(self, number: int, _frame: FrameType | None) -> None:
-        """Signal handler: the first signal asks the command to end, a second one kills it."""
-        self.emit(f"\nplanner: {signal.Signals(number).name} received, ending all processes of the run\n".encode())
-        if self.signalled is not None:
-            end_descendants(0.0)
-        self.signalled = number
-        if self.child is not None:
-            signal_group(self.child.pid, signal.SIGTERM)
+    def handle(self, number: int, _frame: FrameType | None = None) -> None:
+        """Signal handler: only takes note, since it may come at any point, even while a command is being started.
 
-    def emit(self, data: bytes) -> None:
-        """Print `data` and append it to the log. Unbuffered: the signal handler may interrupt it."""
-        write_all(self.log, data)
-        try:
-            write_all(self.terminal, data)
-        except OSError:
-            pass  # the terminal or `| head` is gone; the run goes on and the log holds everything
+        The first signal asks the command to end, a second one kills it.
+        """
+        self.received.append(number)
+        emit(self.log, f"\nplanner: {signal.Signals(number).name} received, ending all processes of the run\n".encode())
 
     def _copy_output(self, pipe: BinaryIO) -> None:
         while chunk := os.read(pipe.fileno(), 65536):
-            self.emit(chunk)
+            emit(self.log, chunk)
 
     def run(self, command: Sequence[str]) -> int:
         """Run `command` to its end, or to ours; returns the exit code (128 + n after signal n)."""
-        if self.signalled is not None:
-            return 128 + self.signalled
+        if self.received:
+            return 128 + self.received[-1]
         with subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches this process alone, which passes on one clean SIGTERM
-        ) as self.child:
-            assert self.child.stdout is not None
-            copier = threading.Thread(target=self._copy_output, args=(self.child.stdout,), daemon=True)
+            start_new_session=True,  # a group of its own, which gets one clean SIGTERM
+        ) as child:
+            assert child.stdout is not None
+            copier = threading.Thread(target=self._copy_output, args=(child.stdout,), daemon=True)
             copier.start()
-            code = self._wait(self.child)
+            code = self._wait(child)
             end_descendants(LEFTOVER_SECONDS)
             copier.join(LEFTOVER_SECONDS)
-        self.child = None
-        if self.signalled is not None:
-            return 128 + self.signalled
+        if self.received:
+            return 128 + self.received[-1]
         return code if code >= 0 else 128 - code
 
     def _wait(self, child: subprocess.Popen[bytes]) -> int:
@@ -140,9 +143,10 @@ class Supervisor:
             try:
                 return child.wait(timeout=0.2)
             except subprocess.TimeoutExpired:
-                if self.signalled is not None and deadline is None:
+                if self.received and deadline is None:
                     deadline = time.monotonic() + GRACE_SECONDS
-                if deadline is not None and time.monotonic() > deadline:
+                    signal_group(child.pid, signal.SIGTERM)
+                elif deadline is not None and (len(self.received) > 1 or time.monotonic() > deadline):
                     end_descendants(0.0)
 
 
@@ -150,20 +154,26 @@ def signal_group(leader: int, number: int) -> None:
     """Send a signal to the process group of `leader`, if it still exists."""
     try:
         os.killpg(leader, number)
-    except ProcessLookupError:
-        pass  # it has just ended by itself
+    except (ProcessLookupError, PermissionError):
+        pass  # it has just ended by itself; macOS says the second
 
 
 def end_descendants(grace_s: float) -> None:
-    """SIGTERM to all descendants of this process, SIGKILL to those left after `grace_s` seconds (0: at once)."""
-    living = psutil.Process().children(recursive=True)
-    if grace_s > 0:
+    """SIGTERM to all descendants of this process, SIGKILL to those left after `grace_s` seconds (0: at once).
+
+    They are listed anew until none is left: one list lacks what is forked, or loses its parent, while it is made.
+    """
+    kill_at = time.monotonic() + grace_s
+    asked: set[int] = set()
+    while living := psutil.Process().children(recursive=True):
+        late = time.monotonic() - kill_at
+        if late > LEFTOVER_SECONDS:
+            return  # the kernel holds them, say in a driver
         for process in living:
-            _send(process, signal.SIGTERM)
-        _, living = psutil.wait_procs(living, timeout=grace_s)
-    for process in living:
-        _send(process, signal.SIGKILL)
-    psutil.wait_procs(living, timeout=LEFTOVER_SECONDS)
+            if late >= 0 or process.pid not in asked:
+                _send(process, signal.SIGKILL if late >= 0 else signal.SIGTERM)
+        asked.update(process.pid for process in living)
+        psutil.wait_procs(living, timeout=0.1)
 
 
 def _send(process: psutil.Process, number: int) -> None:
@@ -173,32 +183,80 @@ def _send(process: psutil.Process, number: int) -> None:
         pass  # it has just ended by itself
 
 
-def run_all(commands: Sequence[Sequence[str]], log_path: Path) -> int:
+def say_how_it_ended(log: int, code: int, cause: str, log_path: Path) -> None:
+    """The last line of a failed run."""
+    emit(log, f"planner: the run ended with exit code {code}: {cause or 'see above'} (log: {log_path})\n".encode())
+
+
+def run_all(commands: Sequence[Sequence[str]], supervisor: Supervisor, log_path: Path) -> int:
     """Run the commands in order, stop at the first failure, and say on the last line how a failed run ended."""
+    start = os.path.getsize(log_path)
+    code = 0
+    for command in commands:
+        code = supervisor.run(command)
+        if code != 0:
+            break
+    if code != 0:
+        with log_path.open("rb") as written:
+            written.seek(max(start, os.path.getsize(log_path) - TAIL_BYTES))
+            cause = cause_of_failure(written.read(TAIL_BYTES).decode("utf-8", errors="replace"))
+        if supervisor.received:
+            cause = f"stopped by {signal.Signals(supervisor.received[-1]).name}"
+        elif code in KILLED_CODES and not cause:
+            cause = KILLED
+        say_how_it_ended(supervisor.log, code, cause, log_path)
+    return code
+
+
+def supervise(commands: Sequence[Sequence[str]], log_path: Path) -> int:
+    """`run_all` in a process between this one and the commands, so that each can end the run if the other is killed."""
+    # nohup: closing the terminal shall not end the run. A background job's ignored SIGINT, though, is taken up again.
+    spared = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
+    ending = [number for number in ENDING_SIGNALS if number not in spared]
+    # Blocked, they wait for `sigwait`, or for the second process's handlers: none is lost, whenever it comes.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [*ending, signal.SIGCHLD])
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # BSD and macOS drop it otherwise, even when it is blocked
     adopt_orphans()
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    with log_path.open("ab", buffering=0) as log:
-        start = log.tell()
-        supervisor = Supervisor(log.fileno())
-        for number in ENDING_SIGNALS:
+    log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    alive, held_open = os.pipe()
+    second = os.fork()
+    if second == 0:
+        os.close(held_open)  # the first process alone holds it: its end is the end of the pipe
+        os.setsid()  # neither Ctrl-C nor a kill -9 to the first one's group reaches this process
+        adopt_orphans()
+        supervisor = Supervisor(log)
+        for number in ending:
             signal.signal(number, supervisor.handle)
-        code = 0
-        for command in commands:
-            code = supervisor.run(command)
-            if code != 0:
-                break
-        if code != 0:
-            with log_path.open("rb") as written:
-                written.seek(max(start, os.path.getsize(log_path) - TAIL_BYTES))
-                cause = cause_of_failure(written.read().decode("utf-8", errors="replace"))
-            if supervisor.signalled is not None:
-                cause = f"stopped by {signal.Signals(supervisor.signalled).name}"
-            elif code in KILLED_CODES and not cause:
-                cause = KILLED
-            supervisor.emit(
-                f"planner: the run ended with exit code {code}: {cause or 'see above'} (log: {log_path})\n".encode()
-            )
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [*ending, signal.SIGCHLD])
+        threading.Thread(target=_await_end, args=(alive, supervisor), daemon=True).start()
+        return run_all(commands, supervisor, log_path)
+    os.close(alive)
+    code = _pass_signals_on(second, ending)
+    if code < 0:
+        end_descendants(LEFTOVER_SECONDS)
+        killer, code = signal.Signals(-code).name, 128 - code
+        say_how_it_ended(log, code, f"the process that supervised it was killed by {killer}", log_path)
     return code
+
+
+def _await_end(alive: int, supervisor: Supervisor) -> None:
+    """End the run once nobody holds the other end of the pipe `alive`."""
+    os.read(alive, 1)
+    supervisor.handle(signal.SIGKILL)  # the likeliest by far of what ends the first process before this one
+
+
+def _pass_signals_on(child: int, ending: Sequence[int]) -> int:
+    """Send what this process receives to `child` until it ends; its exit code, or -n if signal n killed it."""
+    while True:
+        number = signal.sigwait([*ending, signal.SIGCHLD])
+        if number != signal.SIGCHLD:
+            os.kill(child, number)  # if it has ended, it has not been waited for: the number is still its own
+            continue
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -218,7 +276,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             commands[-1].append(token)
     if not all(commands):
         parser.error("an empty command")
-    return run_all(commands, args.log)
+    return supervise(commands, args.log)
 
 
 if __name__ == "__main__":
