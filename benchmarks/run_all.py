@@ -1,8 +1,8 @@
 """Run every benchmark, one after the other, and put the figures of all result files into benchmarks/README.md.
 
-About twenty minutes on 2 cores, most of it building stores, which are kept under build/bench. Nothing else should run on
-the machine meanwhile. --full also runs the catalogue's full size and 10,000 steps: an hour more, 12 GB of memory, 14 GB
-of disk. --table writes the README's table from the results that are there, and runs nothing.
+About twenty minutes on 2 cores, most of it building stores, which are kept under build/bench. Nothing else should run
+on the machine meanwhile. --full also runs the catalogue's full size and 10,000 steps: an hour more, 12 GB of memory,
+14 GB of disk. --table writes the README's table from the results that are there, and runs nothing.
 """
 
 import argparse
