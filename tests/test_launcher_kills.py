@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch_world import CHECKOUT, clean_environment
-from tests.test_supervise import ORPHAN, PATIENCE, await_end, await_file, is_gone, python
+from tests.test_supervise import ORPHAN, PATIENCE, await_end, await_file, is_gone, python, take_signals
 
 GRPO, SERVER = "run_grpo_planner.sh", "run_planner_server.sh"
 
@@ -60,7 +60,7 @@ class Stage:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,  # a terminal's foreground group
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # under nohup bash could not trap it
+            preexec_fn=take_signals,  # bash cannot trap what was ignored when it started
         )
 
     def step(self) -> int:

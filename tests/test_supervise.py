@@ -43,8 +43,15 @@ def supervise(
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup),  # whatever it is for the tests themselves
+        preexec_fn=lambda: take_signals(hangup),
     )
+
+
+def take_signals(hangup: signal.Handlers = signal.SIG_DFL) -> None:
+    """As in a terminal, however the tests were started: nohup ignores SIGHUP, `&` in a script SIGINT and SIGQUIT."""
+    signal.signal(signal.SIGHUP, hangup)
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def python(code: str, *arguments: str) -> list[str]:
