@@ -1,4 +1,4 @@
-"""The retry policy itself: what a try is given, what is slept out, and that global random numbers stay where they are."""
+"""The retry policy itself: what a try is given, what is slept out, and what becomes of the global random numbers."""
 
 import random
 import time
