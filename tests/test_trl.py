@@ -1,12 +1,19 @@
-"""The same reward object in TRL's own GRPOTrainer: one real step."""
+"""The same reward object in TRL's own GRPOTrainer: one real step.
+
+In a process of its own: importing ms-swift's trainers, as other tests do, changes transformers' under TRL's feet.
+"""
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from commands import ROOT, clean_environment
 from small_world import TEXT, build_store, golden, plan
 
 from scripts.train.build_nano_model import build
@@ -15,14 +22,25 @@ from swift_plugin.prompts import build_messages
 GROUP = 4
 
 
-def test_one_step_of_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_step_of_trl(tmp_path: Path) -> None:
+    build_store(tmp_path / "store")
+    environment = {
+        **clean_environment(),
+        "PLANNER_STORE_DIR": str(tmp_path / "store"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+    }
+    command = [sys.executable, __file__, str(tmp_path)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def one_step(tmp_path: Path) -> None:
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
     from swift_plugin.grpo_planner_plugin import PlannerReward
 
-    monkeypatch.setenv("PLANNER_STORE_DIR", str(build_store(tmp_path / "store")))
     prompt = build_messages(TEXT, [], "short")
     sft_row = {"messages": [*prompt, {"role": "assistant", "content": plan("waterproof running shoes")}]}
     (tmp_path / "sft.jsonl").write_text(json.dumps(sft_row) + "\n", encoding="utf-8")
@@ -59,3 +77,7 @@ def test_one_step_of_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         sum(line["breakdown"]["total"] for line in traces) / len(traces)
     )
     assert math.isfinite(log["grad_norm"])
+
+
+if __name__ == "__main__":
+    one_step(Path(sys.argv[1]))
