@@ -131,10 +131,11 @@ def test_kill_nine_before_the_trainer_is_there(stage: Stage) -> None:
     assert not stage.trainer_was_started()
 
 
-def test_kill_nine_on_the_launcher_of_a_trainer(stage: Stage) -> None:
+@pytest.mark.parametrize("send", [os.kill, os.killpg])  # the second: as `kill -9 %1` in a terminal
+def test_kill_nine_on_the_launcher_of_a_trainer(stage: Stage, send: Callable[[int, int], None]) -> None:
     run = stage.launch()
     rank = int(await_file(stage.folder / "rank"))
-    os.killpg(run.pid, signal.SIGKILL)  # as `kill -9 %1` in a terminal
+    send(run.pid, signal.SIGKILL)
     run.communicate(timeout=PATIENCE)
     await_end(rank)
     log = (stage.folder / "run" / "train.log").read_text()

@@ -201,6 +201,65 @@ def test_a_signal_while_the_command_is_being_started_is_passed_on(tmp_path: Path
     assert run.returncode == 143
 
 
+TOLD_BETWEEN_COMMANDS = """
+import os, signal, sys
+from scripts.train import supervise
+run = supervise.Supervisor.run
+def be_told_and_run(self, command):
+    if command[0] != "true":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return run(self, command)
+supervise.Supervisor.run = be_told_and_run
+sys.exit(supervise.main(sys.argv[1:]))
+"""
+
+
+def test_after_a_signal_no_further_command_is_started(tmp_path: Path) -> None:
+    started = python("import pathlib, sys; pathlib.Path(sys.argv[1]).touch()", str(tmp_path / "started"))
+    run = supervise(tmp_path / "log", ["true"], started, program=("-c", TOLD_BETWEEN_COMMANDS))
+    printed, _ = run.communicate(timeout=PATIENCE)
+    assert (run.returncode, "stopped by SIGTERM" in printed) == (143, True)
+    assert not (tmp_path / "started").exists()
+
+
+SHORT_GRACE = """
+import sys
+from scripts.train import supervise
+supervise.GRACE_SECONDS = 0.5
+sys.exit(supervise.main(sys.argv[1:]))
+"""
+
+
+def test_after_the_grace_what_does_not_listen_is_killed(tmp_path: Path) -> None:
+    deaf = python(IGNORES_SIGTERM, str(tmp_path / "up"))
+    run = supervise(tmp_path / "log", deaf, program=("-c", SHORT_GRACE))
+    await_file(tmp_path / "up")
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=PATIENCE)
+    assert run.returncode == 143
+
+
+# In the group of a leader that ignores SIGTERM: only a signal to the group reaches it.
+NOTES_SIGTERM = (
+    "import pathlib, signal, sys, time; "
+    "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path(sys.argv[2]).write_text('asked'), sys.exit())); "
+    "pathlib.Path(sys.argv[1]).write_text('up'); time.sleep(600)"
+)
+
+
+def test_the_whole_group_is_asked_to_end(tmp_path: Path) -> None:
+    leader = (
+        "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); subprocess.run(sys.argv[1:])"
+    )
+    member = python(NOTES_SIGTERM, str(tmp_path / "up"), str(tmp_path / "asked"))
+    run = supervise(tmp_path / "log", python(leader, *member))
+    await_file(tmp_path / "up")
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=GRACE_SECONDS / 2)  # the leader ends with its member, not by the SIGKILL after the grace
+    assert run.returncode == 143
+    assert (tmp_path / "asked").read_text() == "asked"
+
+
 def test_nohup_spares_the_run_a_closed_terminal(tmp_path: Path) -> None:
     wait = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)\nprint('done')"
     up = python("import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('up')", str(tmp_path / "up"))
