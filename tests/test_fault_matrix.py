@@ -301,7 +301,8 @@ def await_steps(run: "subprocess.Popen[str]", count: int) -> None:
 
 
 def the_trainer(run: "subprocess.Popen[str]") -> psutil.Process:
-    (child,) = psutil.Process(run.pid).children()
+    (second,) = psutil.Process(run.pid).children()  # supervise.py is two processes
+    (child,) = second.children()
     return child
 
 
