@@ -19,7 +19,6 @@ from scripts.demo.progress import Planned, run_planned, time_left
 from scripts.demo.stages import Stage, StageFailed, run_stage
 from scripts.eval.generate import swift_names
 from scripts.train.checkpoints import whole_checkpoints
-from scripts.train.fetch_smollm2 import MODEL_TYPE, TEMPLATE
 from scripts.train.swift_args import parse
 from swift_plugin.prompts import build_messages
 from tests.launch_world import LaunchWorld, build_world, clean_environment, row, write_adapter, write_rows
@@ -34,7 +33,7 @@ FETCH = "scripts/train/fetch_smollm2.py"
 @pytest.mark.parametrize(
     ("architecture", "names"),
     [
-        ("llama", (MODEL_TYPE, TEMPLATE)),
+        ("llama", (NAMES[1], NAMES[3])),
         ("qwen3", ("qwen3", "qwen3_nothinking")),
         (None, (None, "qwen3_nothinking")),  # a hub id: ms-swift knows its type
     ],

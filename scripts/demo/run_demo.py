@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from scripts.demo.stages import StageFailed, end_children_with_me, run_stage, stage_seconds
+from scripts.demo.stages import StageFailed, run_stage, stage_seconds
 from scripts.demo.world import (
     DATA_STAMPS,
     DEMO_SEED,
@@ -18,8 +18,8 @@ from scripts.demo.world import (
     RUNS,
     SFT_EPOCHS,
     SeedRun,
+    begin,
     calibration_stage,
-    clean_environment,
     data_stages,
 )
 
@@ -57,10 +57,7 @@ def main() -> int:
         "--epochs", type=float, default=SFT_EPOCHS, help=f"SFT epochs (default {SFT_EPOCHS}; fewer for a quick look)"
     )
     args = parser.parse_args()
-    end_children_with_me()
-    dropped = clean_environment()
-    if dropped:
-        print(f"the demo runs on embedded defaults and ignores {', '.join(dropped)}")
+    begin()
     started = time.monotonic()
     try:
         for stage in data_stages():

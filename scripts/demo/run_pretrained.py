@@ -14,8 +14,8 @@ from pathlib import Path
 
 from scripts.demo.pretrained import PretrainedRun
 from scripts.demo.progress import run_planned
-from scripts.demo.stages import StageFailed, end_children_with_me
-from scripts.demo.world import DEMO_SEED, RUNS, clean_environment
+from scripts.demo.stages import StageFailed
+from scripts.demo.world import DEMO_SEED, RUNS, begin
 
 
 def main() -> int:
@@ -26,10 +26,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=DEMO_SEED, help=f"training seed (default {DEMO_SEED})")
     args = parser.parse_args()
-    end_children_with_me()
-    dropped = clean_environment()
-    if dropped:
-        print(f"the demo runs on embedded defaults and ignores {', '.join(dropped)}")
+    begin()
     started = time.monotonic()
     run = PretrainedRun(args.seed, RUNS / f"pretrained-seed{args.seed}")
     try:

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any
 
-from scripts.demo.stages import CHECKOUT, StageFailed, end_children_with_me, run_stage
-from scripts.demo.world import DATA_STAMPS, PYTHON, RUNS, clean_environment, data_stages
+from scripts.demo.stages import CHECKOUT, StageFailed, run_stage
+from scripts.demo.world import DATA_STAMPS, PYTHON, RUNS, begin, data_stages
 
 SEEDS = (42, 43, 44)
 GAIN_LINE = 0.03  # GRPO − SFT on dev92 that the demo is meant to show
@@ -73,11 +73,8 @@ def main() -> int:
         "--jobs", type=int, default=1, help="seeds side by side, sharing the cores, output to files (default 1)"
     )
     args = parser.parse_args()
-    end_children_with_me()
+    begin()
     # The world is shared: made once here, so that seeds side by side only read it.
-    dropped = clean_environment()
-    if dropped:
-        print(f"the demo runs on embedded defaults and ignores {', '.join(dropped)}")
     try:
         for stage in data_stages():
             run_stage(stage, DATA_STAMPS)

@@ -12,8 +12,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from scripts.demo.stages import StageFailed, end_children_with_me, run_stage
-from scripts.demo.world import DATA_STAMPS, DEMO_SEED, RUNS, SeedRun, clean_environment, data_stages
+from scripts.demo.stages import StageFailed, run_stage
+from scripts.demo.world import DATA_STAMPS, DEMO_SEED, RUNS, SeedRun, begin, data_stages
 
 STEPS = 50
 SFT_EPOCHS = 0.5  # enough that some completions parse
@@ -53,10 +53,7 @@ def main() -> int:
     )
     parser.add_argument("--steps", type=int, default=STEPS, help=f"GRPO steps (default {STEPS})")
     args = parser.parse_args()
-    end_children_with_me()
-    dropped = clean_environment()
-    if dropped:
-        print(f"the smoke run uses embedded defaults and ignores {', '.join(dropped)}")
+    begin("the smoke run uses")
     run = SeedRun(DEMO_SEED, RUNS / "smoke", sft_epochs=SFT_EPOCHS, grpo_steps=args.steps)
     try:
         for stage in data_stages():

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.demo.stages import CHECKOUT, Stage
+from scripts.demo.stages import CHECKOUT, Stage, end_children_with_me
 from scripts.eval.analyze_grpo_log import JSON_FILE as GRPO_LOG
 from scripts.eval.analyze_grpo_log import PNG_FILE as GRPO_CURVES
 from swift_plugin.settings import DEMO_CATALOG, DEMO_DIR
@@ -51,6 +51,14 @@ def clean_environment() -> list[str]:
     for name in dropped:
         del os.environ[name]
     return dropped
+
+
+def begin(what: str = "the demo runs on") -> None:
+    """Start a command on embedded defaults: its children end with it, and it says which variables it leaves out."""
+    end_children_with_me()
+    dropped = clean_environment()
+    if dropped:
+        print(f"{what} embedded defaults and ignores {', '.join(dropped)}")
 
 
 def kept_variables() -> dict[str, str]:

