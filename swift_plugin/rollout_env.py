@@ -185,7 +185,7 @@ class RolloutEnv:
         known = self._plans.get(completion)
         if known is None:
             parsed = self.reward.parse_plan(completion)
-            known = parsed, self._search(parsed)
+            known = parsed, search_of(parsed, self.reward)
             _remember(self._plans, completion, known, SCORES_SIZE)
         return known
 
@@ -214,14 +214,6 @@ class RolloutEnv:
             if isinstance(golden, str):
                 _remember(self._goldens, golden, known, self._cache_size)
         return known
-
-    def _search(self, parsed: ParsedPlan) -> str | None:
-        """The plan's one search: its keywords joined by spaces, "" if none counts, None without a plan."""
-        if parsed.plan is None:
-            return None
-        search = " ".join(self.reward.valid_keywords(parsed.plan))
-        wide = unicodedata.normalize("NFKC", search)  # one character may unfold into eighteen
-        return search if len(wide) <= SEARCH_CHARS else wide[:SEARCH_CHARS]
 
     def _look_up(self, searches: Sequence[str]) -> tuple[dict[str, list[str]], BatchStats]:
         """Titles of each distinct search, with what it took; one encoder batch and one store batch."""
@@ -270,6 +262,15 @@ def _no_stats() -> BatchStats:
         store_ms=0.0,
         score_ms=0.0,
     )
+
+
+def search_of(parsed: ParsedPlan, reward: Reward) -> str | None:
+    """A plan's one search: its keywords joined by spaces, "" if none counts, None without a plan."""
+    if parsed.plan is None:
+        return None
+    search = " ".join(reward.valid_keywords(parsed.plan))
+    wide = unicodedata.normalize("NFKC", search)  # one character may unfold into eighteen
+    return search if len(wide) <= SEARCH_CHARS else wide[:SEARCH_CHARS]
 
 
 def _remember(cache: "OrderedDict[Key, Any]", key: Key, value: Any, size: int) -> None:

@@ -19,10 +19,11 @@ from small_world import REWARD_FILE, TEXT, build_store, golden, plan, reward
 from scripts.eval import score_online_log
 from scripts.eval.drift import BETTER, LEAST_REQUESTS, MOVED, STEADY, TOO_FEW, WORSE, difference_p, drifts
 from scripts.eval.online_log import read_goldens, read_log
+from scripts.eval.online_scoring import score_log
 from scripts.eval.online_signals import SIGNALS, rule_golden, tally, words_in_titles
 from scripts.eval.score_online_log import COMPARED
 from swift_plugin.cards import DEFAULT_CARDS, load_cards
-from swift_plugin.rollout_env import RolloutEnv
+from swift_plugin.rollout_env import SEARCH_CHARS, RolloutEnv
 from swift_plugin.settings import Settings
 
 SCRIPT = "scripts/eval/score_online_log.py"
@@ -142,6 +143,13 @@ def test_the_log_scores_bit_for_bit_as_training_does(
     assert summary(tmp_path)["facts"]["reward_sha256"] == trained["asked/good"]["reward_sha256"]
 
 
+def test_a_search_is_cut_as_in_training(tmp_path: Path) -> None:
+    words = [f"waterproof trail shoe {number}" for number in range(60)]
+    path = write(tmp_path / "log.jsonl", [row("long", plan(*words), titles=["Trail Shoe"])])
+    (one,) = score_log(read_log(path)[0], {}, CARDS, reward(), None)
+    assert one.search == " ".join(words)[:SEARCH_CHARS]
+
+
 def test_the_reward_file_is_the_one_named_by_path(tmp_path: Path) -> None:
     other = tmp_path / "another_reward.py"
     text = REWARD_FILE.read_text(encoding="utf-8")
@@ -196,7 +204,6 @@ def test_the_reward_file_is_the_one_named_by_path(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_signals(signal: str, completion: str | None, text: str, value: float | None, tmp_path: Path) -> None:
-    from scripts.eval.online_scoring import score_log
     from scripts.eval.online_signals import values_of
 
     path = write(tmp_path / "l", [row("a", completion, text, titles=["Nordvik Wide Running Shoes"])])

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from swift_plugin.encoders import Encoder
 from swift_plugin.reward_loader import Breakdown, ParsedPlan, Reward
+from swift_plugin.rollout_env import search_of
 from swift_plugin.stores import Store
 
 POOL = 100  # titles looked at for one plan, of which the best 20 count
@@ -39,7 +40,7 @@ class Scorer:
         self, plans: Sequence[ParsedPlan], goldens: Sequence[Mapping[str, Any]], texts: Sequence[str]
     ) -> list[Scored]:
         """One result for each plan. Raises StoreError or EncoderError where nothing can be searched."""
-        found = self._search([" ".join(self._reward.valid_keywords(one.plan)) if one.plan else "" for one in plans])
+        found = self._search([search_of(one, self._reward) or "" for one in plans])
         return [
             self._scored(plan, golden, text, titles)
             for plan, golden, text, titles in zip(plans, goldens, texts, found, strict=True)

@@ -12,7 +12,7 @@ from scripts.eval.online_signals import Scored, rule_golden, words_in_titles
 from scripts.eval.summary import abstains_on_category
 from swift_plugin.cards import Card
 from swift_plugin.reward_loader import Reward
-from swift_plugin.rollout_env import RolloutEnv
+from swift_plugin.rollout_env import RolloutEnv, search_of
 
 CHUNK = 256  # requests searched as one batch
 SPLIT = "online"  # any split but train: default weights, no gates
@@ -81,8 +81,8 @@ def _with_titles(answered: Sequence[Judged], reward: Reward) -> Iterator[dict[st
     for one in answered:
         request = one.request
         parsed = reward.parse_plan(str(request.completion))
-        keywords = [] if parsed.plan is None else reward.valid_keywords(parsed.plan)
-        if keywords and request.titles is None:
+        search = search_of(parsed, reward)
+        if search and request.titles is None:
             raise ValueError(
                 f"request {request.id} has keywords and no titles, other requests of the log have them: log the titles "
                 "of every search, or leave the key out of the whole log to search again"
@@ -95,7 +95,7 @@ def _with_titles(answered: Sequence[Judged], reward: Reward) -> Iterator[dict[st
         yield {
             "plan": parsed.plan,
             "issues": list(parsed.issues),
-            "search": None if parsed.plan is None else " ".join(keywords),
+            "search": search,
             "titles": titles,
             "breakdown": breakdown.to_dict(),
         }
