@@ -49,10 +49,11 @@ SAVE_STEPS = {"sft": 25, "grpo": 20}  # a broken-off training loses at most so m
 WATCH_GENERATIONS = 4  # completions a watch prompt: 128 an evaluation, as many as four training steps
 BASE, SFT, GRPO = "pretrained", "sft", "grpo"  # rows of the table
 
-# Minutes of each stage on 2 quiet cores, measured; what is not named takes seconds.
+# Minutes of each stage on 2 quiet cores, estimated from single batches; what is not named takes seconds. The time left
+# is put right by the stages that have run.
 FEW_SECONDS = 0.1
 MINUTES = {
-    "index": 0.5, "requests": 0.5, "fetch": 1.0, "sft": 60.0, "grpo": 60.0,
+    "index": 0.5, "requests": 0.5, "fetch": 1.0, "sft": 60.0, "grpo": 40.0,
     "eval-pretrained": 10.0, "eval-sft": 10.0, "eval-grpo": 10.0, "calibration": 1.0,
 }  # fmt: skip
 
