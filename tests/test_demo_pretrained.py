@@ -17,7 +17,7 @@ from scripts.demo import stages
 from scripts.demo.pretrained import NAMES, PretrainedRun, fetch_stage, full_prompt_stage
 from scripts.demo.progress import Planned, run_planned, time_left
 from scripts.demo.stages import Stage, StageFailed, run_stage
-from scripts.eval.generate import swift_names
+from scripts.swift_names import swift_names
 from scripts.train.checkpoints import whole_checkpoints
 from scripts.train.swift_args import parse
 from swift_plugin.prompts import build_messages
@@ -44,6 +44,36 @@ def test_evaluation_and_training_name_a_model_alike(tmp_path: Path, architecture
         return
     (tmp_path / "config.json").write_text(json.dumps({"model_type": architecture}))
     assert swift_names(str(tmp_path)) == names
+
+
+TRAINED = {"model_type": "qwen2_5", "template": "qwen2_5"}
+
+
+@pytest.mark.parametrize("adapter", [True, False], ids=["an adapter's", "a whole model's"])
+def test_what_the_weights_were_trained_with_counts(tmp_path: Path, adapter: bool) -> None:
+    base, trained = tmp_path / "base", tmp_path / "trained"
+    for folder in (base, trained):
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    (trained / "args.json").write_text(json.dumps(TRAINED))
+    assert swift_names(*((str(base), str(trained)) if adapter else (str(trained),))) == ("qwen2_5", "qwen2_5")
+    assert swift_names("Qwen/Qwen2.5-3B", str(trained)) == ("qwen2_5", "qwen2_5")
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"config.json": {"model_type": "qwen2"}}, "'qwen2'"),  # once took Qwen3's template without a word
+        ({"config.json": {"model_type": "qwen3"}, "args.json": [1]}, "no args.json of ms-swift"),
+        ({"config.json": {"model_type": "qwen3"}, "args.json": {"model_type": "qwen3"}}, "template"),
+    ],
+    ids=["an unknown architecture", "another args.json", "an args.json without template"],
+)
+def test_a_template_is_never_guessed(tmp_path: Path, files: dict[str, Any], said: str) -> None:
+    for name, value in files.items():
+        (tmp_path / name).write_text(json.dumps(value))
+    with pytest.raises(ValueError, match=said):
+        swift_names(str(tmp_path))
 
 
 # --- fetching ---------------------------------------------------------------------------------------------------------

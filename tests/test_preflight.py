@@ -174,6 +174,20 @@ def test_adapters_are_looked_into(judge: Judge, world: LaunchWorld, tmp_path: Pa
     assert got == 2 and "above the rollout server's cap of 16" in printed, printed
 
 
+def test_weights_keep_the_template_they_were_trained_with(judge: Judge, world: LaunchWorld, tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "chatml")
+    (adapter / "args.json").write_text(json.dumps({"model_type": "qwen3", "template": "chatml"}))
+    chatml = ("--adapters", str(adapter), "--ref_adapters", str(adapter))
+    got, printed = judge("grpo", *chatml)
+    assert got == 2 and "was trained with --template chatml, the arguments say qwen3_nothinking" in printed, printed
+    got, printed = judge("grpo", *chatml, "--template", "chatml")
+    assert got == 0 and "was trained with" not in printed, printed
+    got, printed = judge("sft", "--adapters", str(adapter))
+    assert got == 0 and "was trained with --template chatml" in printed, printed  # SFT may teach another one
+    got, printed = judge("grpo", *chatml, "--template", "chatml", "--resume_from_checkpoint", str(adapter))
+    assert "was trained with" not in printed, printed
+
+
 def test_a_model_folder_must_hold_a_model(judge: Judge, world: LaunchWorld, tmp_path: Path) -> None:
     got, printed = judge("grpo", "--model", str(tmp_path))
     assert got == 2 and "holds no config.json" in printed

@@ -28,13 +28,13 @@ from scripts.demo.world import (
     data_stages,
     kept_variables,
 )
-from scripts.eval.generate import OTHER_NAMES
+from scripts.swift_names import KNOWN
 from swift_plugin.settings import DEMO_DIR
 
 MODEL_DIR = CHECKOUT / "build" / "pretrained"
 MODEL = MODEL_DIR / "SmolLM2-135M-Instruct"
 MODEL_STAMPS = MODEL_DIR / "stages"
-MODEL_TYPE, TEMPLATE = OTHER_NAMES["llama"]  # its architecture: evaluation names it so, too
+MODEL_TYPE, TEMPLATE = KNOWN["llama"]  # its architecture: evaluation names it so, too
 NAMES = ("--model_type", MODEL_TYPE, "--template", TEMPLATE)
 
 # Tokens: the longest SFT row has 204, the longest prompt 117, the longest plan 101. Evaluation cuts where GRPO does.

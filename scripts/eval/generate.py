@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TEMPLATE = "qwen3_nothinking"
-# Folders of other architectures: model_type of config.json -> ms-swift's model type and template for them.
-OTHER_NAMES = {"llama": ("llama", "chatml")}
+from scripts.swift_names import swift_names
+
 MAX_NEW_TOKENS = 256
 # What the GRPO launcher samples with, so that "mean of 8" is about the policy that was trained. ms-swift leaves top_k
 # open there, and transformers then takes 50.
@@ -35,12 +34,15 @@ class LocalModel:
     backend: str = "transformers"
 
     def load(self) -> Any:
-        """The ms-swift engine; raises FileNotFoundError for a folder that is not there, ValueError without vLLM."""
+        """The ms-swift engine; raises FileNotFoundError for a folder that is not there, ValueError without vLLM.
+
+        A folder whose template nothing tells raises ValueError, too (scripts/swift_names.py).
+        """
         for folder in (self.model, self.adapter):
             if folder and ("/" in folder or folder.startswith(".")) and not Path(folder).exists():
                 raise FileNotFoundError(f"{folder} does not exist; train it first, or name a model of the hub")
         adapters = [self.adapter] if self.adapter else None
-        model_type, template = swift_names(self.model)
+        model_type, template = swift_names(self.model, self.adapter)
         given: dict[str, Any] = {"template_type": template, "model_type": model_type}
         if self.backend == "vllm":
             if importlib.util.find_spec("vllm") is None:
@@ -58,17 +60,6 @@ def vllm_lora_rank(adapter: str) -> int:
     """The smallest `max_lora_rank` vLLM allows that holds the adapter: powers of two, from 8 up."""
     config = json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))
     return max(VLLM_SMALLEST_RANK, 1 << (int(config["r"]) - 1).bit_length())
-
-
-def swift_names(model: str) -> tuple[str | None, str]:
-    """ms-swift's model type (None: a hub id tells it) and template for `model`, as the launchers pass them.
-
-    ms-swift cannot tell Qwen3 variants apart by the config of a local folder: the kit's template decides.
-    """
-    if not Path(model).is_dir():
-        return None, TEMPLATE
-    config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-    return OTHER_NAMES.get(config["model_type"], ("qwen3", TEMPLATE))
 
 
 def generate(

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.eval.generate import MAX_NEW_TOKENS, swift_names
+from scripts.eval.generate import MAX_NEW_TOKENS
+from scripts.swift_names import swift_names
 
 SEQUENCES_PER_BATCH = 8  # with 152,000 words in the vocabulary and 100 tokens a completion some 0.5 GB of logits
 
@@ -111,7 +112,7 @@ def load_pair(
         policy, other = _two_views(base, adapter, reference if _is_adapter(reference) else None)
     else:
         policy, other = _two_views(base, adapter, None)[0], _forward(_load_model(reference))
-    model_type, template_type = swift_names(model)
+    model_type, template_type = swift_names(model, adapter)
     template = get_template(get_processor(model, model_type=model_type), template_type=template_type)
     template.set_mode("transformers")
 

@@ -19,9 +19,10 @@ from typing import Any
 from reward.planner_reward import parse_plan
 from scripts.eval.eval_planner import read_rows
 from scripts.eval.evaluation_files import json_text
-from scripts.eval.generate import MAX_NEW_TOKENS, LocalModel, generate, swift_names
+from scripts.eval.generate import MAX_NEW_TOKENS, LocalModel, generate
 from scripts.eval.summary import share
 from scripts.files import write_atomically
+from scripts.swift_names import swift_names
 from scripts.train.manifest import MANIFEST
 
 MOST_SHOWN = 5  # differing records that are printed; all of them stand in the check file
@@ -79,7 +80,7 @@ def merge(model: str, adapter: str, dtype: str, out: Path) -> None:
     """Write the merged weights and the tokenizer to `out`, by ms-swift's own export."""
     from swift.pipelines import export_main
 
-    kind, template = swift_names(model)
+    kind, template = swift_names(model, adapter)
     line = ["--model", model, "--adapters", adapter, "--template", template, "--torch_dtype", dtype]
     line += ["--model_type", kind] if kind else []
     export_main([*line, "--merge_lora", "true", "--output_dir", str(out)])

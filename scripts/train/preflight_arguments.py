@@ -5,10 +5,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+from scripts.swift_names import TEMPLATE, trained_names
 from scripts.train.checkpoints import STATE, is_whole, whole_checkpoints
 from scripts.train.launch_facts import Findings, Launch
 
-QWEN3_TEMPLATE = "qwen3_nothinking"
 GROUP_ADVISED = 8
 REWARD = "planner_reward"
 PLUGIN_FILE = "grpo_planner_plugin.py"
@@ -55,15 +55,24 @@ def _is_qwen3(launch: Launch) -> bool:
 
 
 def check_template(launch: Launch, found: Findings) -> None:
-    """Qwen3 wants the template whose SFT targets and GRPO prompts agree on the think block."""
+    """The template is that of the weights; for Qwen3 the one whose SFT and GRPO agree on the think block."""
     template = launch.args["template"]
-    if not _is_qwen3(launch) or template == QWEN3_TEMPLATE:
+    resumed = launch.args.values.get("resume_from_checkpoint")  # serving and the rollout server have none
+    for folder in filter(None, [launch.args["model"], *(launch.args["adapters"] or []), resumed]):
+        names = trained_names(str(folder))
+        if names and names[1] != template:
+            say = found.warn if launch.kind == "sft" else found.refuse  # SFT may teach another one
+            say(
+                f"{folder} was trained with --template {names[1]}, the arguments say {template}: the prompts would not"
+                " be those it knows; give the template it was trained with, or train it again with this one"
+            )
+    if not _is_qwen3(launch) or template == TEMPLATE:
         return
     if template in (None, "qwen3"):
         found.refuse(
             f"--template {template or 'unset'}: qwen3 puts an empty think block into the SFT target but not into the "
             "GRPO prompt, so every rollout would fail to parse (reward -1 and no gradient, with nothing in the log to "
-            f"say why); use --template {QWEN3_TEMPLATE}"
+            f"say why); use --template {TEMPLATE}"
         )
     else:
         found.warn(f"--template {template} is untried here; SFT, GRPO and serving must all use the same one")

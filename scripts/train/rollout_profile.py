@@ -28,8 +28,9 @@ from typing import Any
 from tqdm import tqdm
 
 from scripts.eval.eval_planner import read_rows
-from scripts.eval.generate import BACKENDS, MAX_NEW_TOKENS, LocalModel, swift_names
+from scripts.eval.generate import BACKENDS, MAX_NEW_TOKENS, LocalModel
 from scripts.files import write_atomically
+from scripts.swift_names import swift_names
 from scripts.train.manifest import hardware, package_versions
 from scripts.train.prefix_sharing import VLLM_BLOCK, common_prefix, sharing
 from scripts.train.reward_repeats import compare_rewards
@@ -256,7 +257,7 @@ def profile(options: argparse.Namespace) -> dict[str, Any]:
 
     from scripts.train.swift_template import RowEncoder
 
-    kind, template = swift_names(options.model)
+    kind, template = swift_names(options.model, options.adapter)
     line = ["--model", options.model, "--template", template, *(["--model_type", kind] if kind else [])]
     encoder = RowEncoder(parse("rlhf", line))
     plan = Plan(
