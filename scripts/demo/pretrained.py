@@ -167,9 +167,11 @@ class PretrainedRun(SeedRun):
         )
 
     def pipeline(self) -> list[Planned]:
-        """All stages in order: world, model, what it can before training, SFT, GRPO, table, verdict and report."""
+        """All stages in order: world, model, what it can before training, SFT, GRPO, table, verdict, report.
+
+        The base model on the full prompt comes last: nothing else waits for it, and it takes long.
+        """
         ours: list[Stage] = [
-            self.full_prompt_eval_stage(),
             self.adapter_eval_stage(BASE, None),
             self.sft_stage(),
             self.adapter_eval_stage(SFT, self.sft / LAST),
@@ -180,7 +182,8 @@ class PretrainedRun(SeedRun):
             self.compare_stage(),
         ]
         placed = [(stage, DATA_STAMPS) for stage in data_stages()]
-        placed += [(fetch_stage(), MODEL_STAMPS), (full_prompt_stage(), MODEL_STAMPS)]
+        placed.append((fetch_stage(), MODEL_STAMPS))
         placed += [(stage, self.stamps) for stage in ours]
         placed += [(calibration_stage(), DATA_STAMPS), (self.report_stage(), self.stamps)]
+        placed += [(full_prompt_stage(), MODEL_STAMPS), (self.full_prompt_eval_stage(), self.stamps)]
         return [Planned(stage, stamps, MINUTES.get(stage.name, FEW_SECONDS)) for stage, stamps in placed]
