@@ -161,6 +161,9 @@ def test_every_row_of_the_table_is_an_evaluation_of_the_same_base(tmp_path: Path
         assert given == (adapter and str(adapter)), label
         assert adapter is None or adapter in by_name[f"eval-{label}"].inputs, "another adapter is evaluated again"
         assert f"{label}={made.evaluation(label)}" in by_name["table"].command
+        sampled = any(file.name == f"{label}.samples.jsonl" for file in by_name[f"eval-{label}"].outputs)
+        last = len(command) - command[::-1].index("--samples")  # argparse takes the last one
+        assert sampled == (int(command[last]) > 0) == (label != "pretrained"), label
 
 
 RUN = PretrainedRun(7, Path("runs/x"))
