@@ -5,7 +5,7 @@ The world (catalogue, index, request sets), the launchers, the evaluation and th
 
 Prompt: the short one. SmolLM2's vocabulary is English, a Chinese character is one to three of its tokens. The full
 prompt is 806 tokens against 18, a request with its answer 120 at the mean: with the full prompt each step would cost
-some seven times as much, a day instead of an evening.
+some seven times as much, fourteen hours instead of two.
 """
 
 from dataclasses import dataclass, replace
@@ -53,12 +53,12 @@ BASE, SFT, GRPO = "pretrained", "sft", "grpo"  # rows of the table
 # glibc's malloc gives every tensor above 32 MB back to the kernel, and gets it again page by page: a tenth of the time.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**34)}
 
-# Minutes of each stage on 2 quiet cores, estimated from single batches; what is not named takes seconds. The time left
-# is put right by the stages that have run.
+# Minutes of each stage as measured on 2 quiet cores; what is not named takes seconds. The time left is put right by the
+# stages that have run.
 FEW_SECONDS = 0.1
 MINUTES = {
-    "index": 0.5, "requests": 0.5, "fetch": 1.0, "sft": 60.0, "grpo": 40.0,
-    "eval-pretrained": 10.0, "eval-sft": 10.0, "eval-grpo": 10.0, "calibration": 1.0,
+    "index": 0.5, "requests": 0.5, "fetch": 1.0, "eval-pretrained": 4.0, "sft": 22.0, "eval-sft": 15.0, "grpo": 54.0,
+    "eval-grpo": 11.0, "calibration": 1.0, "eval-full-prompt": 30.0,
 }  # fmt: skip
 
 
