@@ -15,7 +15,7 @@ ARGUMENTS = "args.json"
 
 
 def trained_names(folder: str | Path) -> tuple[str, str] | None:
-    """ms-swift's model type and template that the weights in `folder` were trained with; None where nothing says it.
+    """ms-swift's model type and template that the weights in `folder` were trained with; None without an args.json.
 
     Raises ValueError for an args.json that is none.
     """
@@ -25,9 +25,11 @@ def trained_names(folder: str | Path) -> tuple[str, str] | None:
     try:
         arguments = json.loads(file.read_text(encoding="utf-8"))
         names = arguments["model_type"], arguments["template"]
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError(f"model_type and template are {names}")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} is no args.json of ms-swift ({error!r}); train again, or take it away") from None
-    return names if all(isinstance(name, str) for name in names) else None
+    return names
 
 
 def swift_names(model: str, adapter: str | None = None) -> tuple[str | None, str]:
@@ -39,9 +41,9 @@ def swift_names(model: str, adapter: str | None = None) -> tuple[str | None, str
         names = trained_names(folder) if folder else None
         if names:
             return names
-    config = Path(model) / "config.json"
     if not Path(model).is_dir():
         return None, TEMPLATE
+    config = Path(model) / "config.json"
     architecture = json.loads(config.read_text(encoding="utf-8"))["model_type"]
     if architecture not in KNOWN:
         raise ValueError(

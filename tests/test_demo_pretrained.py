@@ -66,8 +66,9 @@ def test_what_the_weights_were_trained_with_counts(tmp_path: Path, adapter: bool
         ({"config.json": {"model_type": "qwen2"}}, "'qwen2'"),  # once took Qwen3's template without a word
         ({"config.json": {"model_type": "qwen3"}, "args.json": [1]}, "no args.json of ms-swift"),
         ({"config.json": {"model_type": "qwen3"}, "args.json": {"model_type": "qwen3"}}, "template"),
+        ({"config.json": {"model_type": "qwen3"}, "args.json": {"model_type": "qwen3", "template": None}}, "None"),
     ],
-    ids=["an unknown architecture", "another args.json", "an args.json without template"],
+    ids=["an unknown architecture", "another args.json", "an args.json without template", "a template that is none"],
 )
 def test_a_template_is_never_guessed(tmp_path: Path, files: dict[str, Any], said: str) -> None:
     for name, value in files.items():

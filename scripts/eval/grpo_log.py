@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from scripts.swift_names import ARGUMENTS
 from scripts.train.manifest import MANIFEST
 from swift_plugin.step_stats import ScoredRow, step_stats
 from swift_plugin.trace import open_trace, trace_files
 
 LOG = "logging.jsonl"
 STEP_LOG = "planner_steps.jsonl"
-ARGUMENTS = "args.json"
 TRAIN = "train"
 STEP_KEY = "global_step/max_steps"
 # The plugin's numbers stand beside ms-swift's under this prefix: sigma, tied, parse_failures, format_rate ...

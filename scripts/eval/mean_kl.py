@@ -106,13 +106,13 @@ def load_pair(
     from swift.model import get_processor
     from swift.template import get_template
 
-    base = _load_model(model)
+    model_type, template_type = swift_names(model, adapter)
+    base = _load_model(model, model_type)
     same_base = _is_adapter(reference) or Path(reference).resolve() == Path(model).resolve()
     if same_base:
         policy, other = _two_views(base, adapter, reference if _is_adapter(reference) else None)
     else:
-        policy, other = _two_views(base, adapter, None)[0], _forward(_load_model(reference))
-    model_type, template_type = swift_names(model, adapter)
+        policy, other = _two_views(base, adapter, None)[0], _forward(_load_model(reference, swift_names(reference)[0]))
     template = get_template(get_processor(model, model_type=model_type), template_type=template_type)
     template.set_mode("transformers")
 
@@ -128,13 +128,13 @@ def _is_adapter(folder: str) -> bool:
     return (Path(folder) / "adapter_config.json").is_file()
 
 
-def _load_model(model: str) -> Any:
+def _load_model(model: str, model_type: str | None) -> Any:
     """Weights in their own type on a GPU, in float32 on a CPU; the logits are float32 in either case."""
     import torch
     from swift.model import get_model_processor
 
     dtype = None if torch.cuda.is_available() else torch.float32
-    return get_model_processor(model, torch_dtype=dtype, model_type=swift_names(model)[0])[0].eval()
+    return get_model_processor(model, torch_dtype=dtype, model_type=model_type)[0].eval()
 
 
 def _two_views(base: Any, policy: str | None, reference: str | None) -> tuple[Forward, Forward]:
