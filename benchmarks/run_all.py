@@ -1,8 +1,8 @@
 """Run every benchmark, one after the other, and put the figures of all result files into benchmarks/README.md.
 
 About twenty minutes on 2 cores, most of it building stores, which are kept under build/bench. Nothing else should run
-on the machine meanwhile. --full also runs the catalogue's full size and 10,000 steps: an hour more, 12 GB of memory,
-14 GB of disk. --table writes the README's table from the results that are there, and runs nothing.
+on the machine meanwhile. --full also runs the catalogue's full size and 10,000 steps: an hour more, 20 GB of memory,
+12 GB of disk. --table writes the README's table from the results that are there, and runs nothing.
 """
 
 import argparse
@@ -35,13 +35,16 @@ def results(folder: Path) -> list[dict[str, Any]]:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """The lines of all results as a Markdown table."""
+    """The lines of all results as a Markdown table; of a result without a line its figures."""
     rows = ["| benchmark | what | measured | line | |", "|---|---|---|---|---|"]
     for result in found:
         name = f"[`{result['benchmark']}`](results/{result['benchmark']}.json)"
         for line in result["lines"]:
             verdict = "holds" if line["holds"] else "**missed**"
             rows.append(f"| {name} | {line['name']} | {line['measured']:g} | {line['line']} | {verdict} |")
+        if not result["lines"]:
+            figures = ", ".join(f"{key} {value:.4g}" for key, value in result["figures"].items())
+            rows.append(f"| {name} | no line is stated: {figures} | | | |")
     return "\n".join(rows) + "\n"
 
 
