@@ -177,7 +177,7 @@ class EndpointEncoder:
         def attempt(timeout_s: float) -> Any:
             try:
                 response = self._client.get().post(self.url, json=body, timeout=timeout_s)
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:  # no answer, or one cut or garbled on its way
                 raise TransientError(f"{type(error).__name__}: {error}") from error
             if response.status_code in TRANSIENT_STATUS:
                 raise TransientError(f"HTTP {response.status_code}", retry_after_s(response))
@@ -227,10 +227,11 @@ class EndpointEncoder:
             raise EncoderError(f"{self._where()} answered vectors that are not numbers ({error})") from None
         if not np.isfinite(rows).all():
             raise EncoderError(f"{self._where()} answered NaN or infinity: half-precision overflow?")
-        if not rows.any(axis=1).all():
+        rows = unit_rows(rows)
+        if not rows.any(axis=1).all():  # judged after: a length too small for float32 makes zeros as well
             raise EncoderError(f"{self._where()} answered a vector of zeros; the model behind it is broken")
         self._dim = sizes[0]
-        return unit_rows(rows)
+        return rows
 
     def _refusal(self, response: httpx.Response) -> str:
         ways = {

@@ -4,7 +4,8 @@ import json
 import logging
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +30,7 @@ from swift_plugin.settings import VECTOR_NAME, Settings, public_url
 logger = logging.getLogger(__name__)
 Vectors = npt.NDArray[np.float32]
 Payload = dict[str, Any]
+DISTANCES = ("Cosine", "Dot")  # the same order for the encoders' unit vectors
 BUILD_DEMO_INDEX = "python scripts/data/build_demo_index.py"
 
 
@@ -41,7 +43,7 @@ class StoreInfo:
     """What a store holds, for preflight and manifests.
 
     `vector_size` is None if the store has no vector named `dense`; `encoder` is the name of the encoder that
-    filled it, None where the store does not know.
+    filled it, None where the store does not know; `distance` is the vector's as the engine names it.
     """
 
     kind: str
@@ -49,6 +51,7 @@ class StoreInfo:
     points: int
     vector_size: int | None
     encoder: str | None = None
+    distance: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-def make_store(settings: Settings) -> Store:
+def make_store(settings: Settings) -> "EdgeStore | QdrantStore":
     """The store the settings ask for; nothing is opened yet."""
     if settings.qdrant_url:
         return QdrantStore(
@@ -107,6 +110,11 @@ def check_store(store: Store, encoder: Encoder) -> StoreInfo:
             f"{where} holds vectors of size {info.vector_size}, the encoder {encoder.name} makes {encoder.dim}:"
             " they do not belong together. Set PLANNER_EMBED_URL or PLANNER_EMBED_MODEL to the encoder that"
             f" filled the store, or rebuild it. {build}"
+        )
+    if info.distance not in (None, *DISTANCES):
+        raise StoreError(
+            f"{where} compares vectors by {info.distance}: nearest by that is not nearest in meaning. The encoders make"
+            f" unit vectors for {' or '.join(DISTANCES)}; rebuild it with the first. {build}"
         )
     if info.encoder is not None and _model_name(info.encoder) != _model_name(encoder.name):
         raise StoreError(
@@ -212,18 +220,25 @@ class EdgeStore:
         named = range(self._added, self._added + len(payloads)) if ids is None else ids
         for point_id, vector, payload in zip(named, _as_rows(vectors), payloads, strict=True):
             _title(payload, point_id, str(self.path))
-            point = edge.Point(point_id, {VECTOR_NAME: vector}, dict(payload))
             # One by one: within one update the engine stores points in hash order, and ties would then differ
             # from build to build.
-            shard.update(edge.UpdateOperation.upsert_points([point]))
+            point = edge.Point(point_id, {VECTOR_NAME: vector}, dict(payload))
+            with self._filling():
+                shard.update(edge.UpdateOperation.upsert_points([point]))
             self._added += 1
+
+    def flush(self) -> None:
+        """Write what was added to disk."""
+        with self._filling():
+            self._shard.get().flush()
 
     def finish(self) -> None:
         """Index if the store is large, write everything out and close."""
         shard = self._shard.get()
-        if shard.info().points_count > self.EXACT_UP_TO:
-            shard.optimize()
-        shard.flush()
+        with self._filling():
+            if shard.info().points_count > self.EXACT_UP_TO:
+                shard.optimize()
+        self.flush()
         self.close()
         self._shard = PerProcess(self._load)
 
@@ -235,10 +250,10 @@ class EdgeStore:
         """Size and origin of the store; raises StoreError if the folder is missing or cannot be read."""
         points = int(self._shard.get().info().points_count)
         vector = self._read_json("edge_config.json").get("vectors", {}).get(VECTOR_NAME)
-        size = None if vector is None else int(vector["size"])
+        size, distance = (None, None) if vector is None else (int(vector["size"]), str(vector["distance"]))
         made_here = (self.path / self.MANIFEST).exists()  # a store from elsewhere does not name its encoder
         encoder = self._read_json(self.MANIFEST).get("encoder") if made_here else None
-        return StoreInfo("edge", str(self.path), points, size, encoder)
+        return StoreInfo("edge", str(self.path), points, size, encoder, distance)
 
     def search_batch(self, vectors: Vectors, limit: int) -> list[list[str]]:
         """Titles for each row of `vectors` (n, dim), best first."""
@@ -273,6 +288,16 @@ class EdgeStore:
         shard = self._shard.take()
         if shard is not None:
             shard.close()
+
+    @contextmanager
+    def _filling(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # qdrant-edge raises plain Exception for everything
+            raise StoreError(
+                f"the embedded store {self.path} cannot be filled: {error}. Is the disk full, or does something else"
+                " write to the folder?"
+            ) from error
 
     def _load(self) -> Any:
         import qdrant_edge as edge
@@ -327,7 +352,8 @@ class QdrantStore:
         count = self.call(lambda client, t: client.count(self.collection, exact=True, timeout=t))
         vectors = info.config.params.vectors
         vector = vectors.get(VECTOR_NAME) if isinstance(vectors, dict) else None
-        return StoreInfo("qdrant", self._where(), count.count, None if vector is None else vector.size)
+        size, distance = (None, None) if vector is None else (vector.size, vector.distance.value)
+        return StoreInfo("qdrant", self._where(), count.count, size, distance=distance)
 
     def search_batch(self, vectors: Vectors, limit: int) -> list[list[str]]:
         """Titles for each row of `vectors` (n, dim), best first; raises StoreError after the retry budget."""

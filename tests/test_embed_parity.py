@@ -1,5 +1,6 @@
 """Embedding parity: figures, acceptance lines, the command on real encoders, preflight's demand for a report."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -148,6 +149,42 @@ def test_every_kind_of_file_gives_its_texts(tmp_path: Path) -> None:
     assert read_texts(tmp_path / "plain.txt", 1000) == TITLES
 
 
+def test_traces_are_read_packed_and_with_half_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = [json.dumps({"search": title}) for title in TITLES]
+    torn = "\n".join([*lines[:60], lines[60][:9], *lines[60:]]) + "\n"
+    part = tmp_path / "reward_trace.rank0.0001.jsonl.gz"
+    part.write_bytes(gzip.compress(torn.encode()))
+    assert read_texts(part, 1000) == TITLES
+    assert "reward_trace.rank0.0001.jsonl.gz:61 is left out" in caplog.text
+    other = tmp_path / "texts.ndjson"
+    other.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    assert read_texts(other, 1000) == TITLES
+    other.write_text(torn)
+    with pytest.raises(ValueError, match="texts.ndjson:61"):  # no trace: a file that is damaged
+        read_texts(other, 1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("t.txt", '{"search": "x"}', "t.txt:1 is a JSON line in a file of plain text"),
+        ("t.jsonl", '{"search": "\\ud800"}', "t.jsonl:1: search holds half a surrogate pair"),
+        ("t.txt", b"\xff\xfe", "t.txt:1: 'utf-8' codec"),
+    ],
+)
+def test_a_line_that_is_no_text_is_named(tmp_path: Path, name: str, line: str | bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(line if isinstance(line, bytes) else line.encode())
+    with pytest.raises(ValueError, match=said):
+        read_texts(tmp_path / name, 1000)
+
+
+def test_a_limit_below_the_fewest_texts_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    for limit in ("99", "0", "-5", "x"):
+        with pytest.raises(SystemExit, match="2"):
+            main(["hashed", "http://127.0.0.1:9/v1", "--texts", "t.txt", f"--limit={limit}"])
+        assert "100 or more" in capsys.readouterr().err
+
+
 TEXT_FAULTS: list[tuple[list[Any], str, str]] = [
     ([{"search": f"{n}"} for n in range(99)], "99 distinct texts; 100", "one text would decide the line of 99 %"),
     ([{"query": "x"}], "bad.jsonl:1 has none of the keys search, title, text", "another file"),
@@ -247,7 +284,8 @@ def test_an_endpoint_with_the_same_model_passes(folder: Path, server: Embeddings
     assert report["a"] == {"encoder": {"kind": "hashed", "model": None, "url": None}, "dim": 480}
     assert report["b"]["encoder"]["url"] == f"{server.url}/v1/embeddings"
     assert report["collection"] == {
-        "identity": {"kind": "edge", "where": str((folder / "store").resolve()), "name": None}, "points": 160
+        "identity": {"kind": "edge", "where": str((folder / "store").resolve()), "name": None},
+        "points": 160, "remark": None,
     }  # fmt: skip
     assert report["texts"] == {"file": str(folder / "texts.txt"), "asked": 160, "left_out": 0}
     found = report["figures"]
@@ -289,6 +327,24 @@ def test_texts_without_words_are_left_out_of_two_encoders_that_cannot_encode_the
     assert found[0] == [] and len(found[1]) == 5
 
 
+def another_model(answer: dict[str, Any]) -> None:
+    """The hashed vectors with their numbers in another order: of the same size, and comparable among themselves."""
+    for item in answer["data"]:
+        item["embedding"] = item["embedding"][7:] + item["embedding"][:7]
+
+
+def test_two_encoders_of_which_neither_filled_the_collection_are_not_compared(
+    folder: Path, refused: Callable[..., str]
+) -> None:
+    with EmbeddingsServer(change=another_model) as one, EmbeddingsServer(change=another_model) as other:
+        (folder / "store" / EdgeStore.MANIFEST).rename(folder / "kept")  # as in a Qdrant collection: it says nothing
+        try:
+            said = refused(f"{one.url}/v1#hashed-480", f"{other.url}/v1#hashed-480")
+        finally:
+            (folder / "kept").rename(folder / "store" / EdgeStore.MANIFEST)
+    assert "the vectors in the store are not those of hashed-480" in said and "mean cosine of" in said
+
+
 def test_the_key_goes_to_the_set_endpoint_alone(folder: Path, refused: Callable[..., str]) -> None:
     with EmbeddingsServer(api_key=KEY) as keyed, EmbeddingsServer() as other:
         spelled = (f"{keyed.url}/v1#hashed-480", f"{other.url}/v1#hashed-480")
@@ -310,7 +366,6 @@ def test_what_cannot_be_compared_ends_with_2_and_writes_nothing(
         (("hashed", "ftp://host"), {}, "http", "no address"),
         (("hashed", url), {"PLANNER_STORE_DIR": str(folder / "none")}, "no embedded store", "no collection"),
         (("hashed", url), {"PLANNER_EMBED_BACH": "1"}, "PLANNER_EMBED_BATCH", "a typo"),
-        (("hashed", url, "--limit", "99"), {}, "100 are the least", "too few texts"),
         (("hashed", url, "--texts", str(folder / "none.txt")), {}, "none.txt", "no texts"),
     ]
     for spelled, variables, said, reason in cases:

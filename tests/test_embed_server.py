@@ -224,6 +224,7 @@ REFUSED: list[tuple[dict[str, Any] | bytes, int, str, str]] = [
     ({"encoding_format": "hex"}, 400, "encoding_format", "an unknown format"),
     ({"dimensions": 64}, 400, "size 480 and no other", "vectors cut to 64 would fit no store"),
     ({"model": "text-embedding-v4"}, 404, "'hashed-480', not 'text-embedding-v4'", "another model's vectors"),
+    ({"input": ["desk lamp", "!?"]}, 400, "text 1 has no word", "zeros would pass for a broken model"),
     ({"input": ["x"] * 201}, 413, "queue holds 200", "more texts than ever fit"),
 ]
 

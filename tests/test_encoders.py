@@ -192,6 +192,8 @@ def spoil(where: Callable[[list[dict[str, Any]]], Any]) -> Callable[[dict[str, A
         (spoil(lambda data: data[2]["embedding"].__setitem__(5, float("nan"))), "NaN"),
         (spoil(lambda data: data[2]["embedding"].__setitem__(5, 1e39)), "infinity"),
         (spoil(lambda data: data[2].update(embedding=[0.0] * 480)), "zeros"),
+        (spoil(lambda data: data[2].update(embedding=[1e-25] * 480)), "zeros"),  # their squares vanish in float32
+        (spoil(lambda data: data[2].update(embedding=[1e38] * 480)), "zeros"),  # their sum does not fit
         (lambda answer: {"error": "busy"}, "without data/index/embedding"),
         (lambda answer: [1], "without data/index/embedding"),
         (lambda answer: "<html>welcome</html>", "no JSON"),
@@ -220,8 +222,9 @@ def test_another_size_than_before_raises(server: EmbeddingsServer) -> None:
         [Fault(reset=True)],
         [Fault(cut=True)],
         [Fault(stall_s=1.4)],
+        [Fault(status=200, headers=(("Content-Encoding", "gzip"),))],
     ],
-    ids=["5xx", "429", "reset", "cut", "stall"],
+    ids=["5xx", "429", "reset", "cut", "stall", "garbled"],
 )
 def test_a_fault_that_passes_changes_nothing(server: EmbeddingsServer, faults: list[Fault]) -> None:
     server.fail(*faults)

@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,8 +34,9 @@ from qdrant_server import QdrantServer
 from small_world import encoder
 
 from scripts.catalog import index_catalog
-from scripts.catalog.catalog_files import MAX_LINE, CatalogError, Columns, read_rows
+from scripts.catalog.catalog_files import MAX_LINE, CatalogError, Columns, check_columns, read_rows
 from scripts.catalog.catalog_items import MAX_TITLE, BadRow, content_id, make_item
+from scripts.catalog.filled_by import LOOKED_AT
 from scripts.catalog.point_survey import EdgePoints, QdrantPoints, Survey, survey
 from swift_plugin.stores import EdgeStore, QdrantStore
 
@@ -129,6 +132,7 @@ def test_columns_have_the_users_names(tmp_path: Path) -> None:
         ("c.csv", "title,title\na,b\n", {}, "the column 'title' 2 times"),
         ("c.csv", "", {}, "is empty"),
         ("c.csv", '"title\na\n', {}, "no header"),
+        ("c.csv", b"\xff\xfet\0i\0t\0l\0e\0\n\0", {}, "is UTF-16. Convert it: iconv"),
         ("c.xlsx", "x", {}, "unknown form"),
         ("c", "x", {}, "unknown form"),
         ("c.gz", "x", {}, "unknown form"),
@@ -137,12 +141,27 @@ def test_columns_have_the_users_names(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(
-    tmp_path: Path, name: str, content: str, columns: dict[str, str], message: str
+    tmp_path: Path, name: str, content: str | bytes, columns: dict[str, str], message: str
 ) -> None:
-    (tmp_path / name).write_text(content)
+    (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(CatalogError, match=message) as error:
         read(tmp_path / name, **columns)
     assert name in str(error.value)
+
+
+def test_a_key_that_a_user_named_must_occur_in_json_lines(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "c.jsonl", [{"title": "a"}] * 3 + [{"title": "b", "cost": 2}])
+    check_columns(path, Columns.chosen(price="cost"))
+    with pytest.raises(CatalogError, match="none of its first 4 rows has the key 'prise'"):
+        check_columns(path, Columns.chosen(price="prise"))
+    with pytest.raises(CatalogError, match="the key 'name'"):
+        check_columns(path, Columns.chosen(title="name"))
+
+
+def test_whole_numbers_that_pandas_made_floats_are_text(tmp_path: Path) -> None:
+    table = pa.table({"title": ["a", "b"], "category": [3.0, float("nan")]})
+    pq.write_table(table, tmp_path / "c.parquet")
+    assert read(tmp_path / "c.parquet") == ([{"title": "a", "category": "3"}, {"title": "b"}], [])
 
 
 def test_a_parquet_file_without_the_column_is_named(tmp_path: Path) -> None:
@@ -197,12 +216,58 @@ def test_a_bad_row_has_line_and_reason_and_its_neighbours_stay(
     assert number == 3 and said.startswith(reason)
 
 
-def test_a_quote_that_is_never_closed_takes_the_rows_up_to_the_next_quote(tmp_path: Path) -> None:
+def test_in_a_file_of_one_column_a_quote_that_is_never_closed_takes_the_lines_up_to_the_next_quote(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "c.csv"
     path.write_text('title\nfirst\n"open\nlost\n"quoted"\nlast\n')
     good, bad = read(path)
     assert [item["title"] for item in good] == ["first", "last"]
     assert [line for line, _ in bad] == [3]
+    (lost,) = [row.lines for row in read_rows(path, Columns.chosen()) if row.fault]
+    assert lost == 3  # every line of it counts towards --max-bad
+
+
+def many(count: int, **changed: str) -> str:
+    """A CSV of so many rows; `changed` maps r5 to the line that stands instead of row 5."""
+    lines = [changed.get(f"r{number}", f"item {number} wide,office,{number}.5") for number in range(count)]
+    return "\n".join(["title,category,price", *lines]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "refused", "reason"),
+    [
+        (many(5000, r700='"item 700 wide,office,1'), [702], "no other quote in the file: the field's limit ends it"),
+        (many(200, r50='"item 50,office,1', r80='item 80 27",office,1'), [52], "another row's quote closes it"),
+        (many(200, r50='"item 50,office,1', r51='item 51 27",office,1'), [52], "that of the very next row"),
+        (many(200, r50='item 50,"office,1', r90='item 90,"home, garden",1'), [52], "in another column"),
+        (many(200, r3='"item 3,office,1', r9='"item 9,office,1', r12='"item 12,a,1'), [5, 11, 14], "three of them"),
+        (many(9, r8='"item 8,office,1'), [10], "in the last row"),
+        (many(9, r3='"item 3\nwide",office,1'), [], "a title of two lines is one row"),
+        (many(9, r3='item 3,"office, a\nand, b\nx",1'), [], "so is a category of three"),
+    ],
+)
+def test_a_quote_that_is_never_closed_costs_its_own_row_alone(
+    tmp_path: Path, text: str, refused: list[int], reason: str
+) -> None:
+    path = tmp_path / "c.csv"
+    path.write_text(text)
+    good, bad = read(path)
+    whole = sum(line.count(",") >= 2 for line in text.splitlines()) - 1
+    if not refused:
+        assert not bad and len(good) == 9, reason
+        return
+    assert [line for line, _ in bad] == refused and all("no CSV row: " in said for _, said in bad), reason
+    assert len(good) == whole - len(refused), reason
+    assert all("\n" not in item["title"] and item["title"].count("item") == 1 for item in good)
+
+
+def test_a_field_of_many_lines_that_look_like_no_rows_is_refused_with_all_its_lines(tmp_path: Path) -> None:
+    path = tmp_path / "c.csv"
+    path.write_text('title,price\n"a\nb\nc\nd",1\nlast,2\n')
+    first, last = read_rows(path, Columns.chosen())
+    assert first.fault == "a field spans lines: a quote that is never closed?" and first.lines == 4
+    assert last.values["title"] == "last" and last.line == 6
 
 
 def test_blank_lines_are_no_rows(tmp_path: Path) -> None:
@@ -321,13 +386,17 @@ def test_an_embedded_store_is_filled_counted_and_found(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "b.jsonl", "bad.jsonl", "s.edge"]
 
 
-def test_a_second_run_replaces_an_embedded_store_and_its_list_of_bad_rows(
+def test_a_second_catalogue_replaces_an_embedded_store_only_when_told_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], endpoint: TinyEmbeddings
 ) -> None:
     set_environment(monkeypatch, PLANNER_EMBED_URL=endpoint.url)
     place = ("--store", tmp_path / "s.edge", "--bad-rows", tmp_path / "bad.jsonl", "--max-bad", "1")
     assert command(capsys, write_csv(tmp_path / "a.csv", [*rows(300), {"category": "c"}]), *place)[1]["refused"] == 1
-    code, result, _ = command(capsys, write_csv(tmp_path / "b.csv", rows(20)), *place)
+    other = write_csv(tmp_path / "b.csv", rows(20))
+    code, _, err = command(capsys, other, *place)
+    assert code == 2 and "was filled with other files. --replace puts the new one in its place" in err
+    assert EdgeStore(tmp_path / "s.edge").describe().points == 299 + 1 and (tmp_path / "bad.jsonl").exists()
+    code, result, _ = command(capsys, other, *place, "--replace")
     assert (code, result["points"], result["bad_rows"]) == (0, 20, None)
     assert not (tmp_path / "bad.jsonl").exists()
     assert EdgeStore(tmp_path / "s.edge").describe().points == 20
@@ -347,7 +416,7 @@ def test_a_collection_is_made_filled_and_added_to(
     assert result["store"]["kind"] == "qdrant"
     code, result, _ = command(capsys, write_csv(tmp_path / "b.csv", rows(700)))
     assert (code, result["new"], result["there"], result["points"]) == (0, 100, 600, 700)
-    assert len(endpoint.texts()) == 701  # each once, and one to see that the encoder is the same
+    assert len(endpoint.texts()) == 700 + LOOKED_AT  # each once, and some to see that the encoder is the same
     found = QdrantStore(server.url, "products", retry_budget_s=10, request_timeout_s=5).search_payloads(
         TinyEncoder().encode(['item 4, 27" wide']), 1, ("price", "category")
     )
@@ -411,6 +480,15 @@ def test_storage_options_reach_both_engines(
     assert bool(config.get("quantization_config")) == ("--int8" in flags)
 
 
+def test_every_row_without_a_word_is_refused_however_often_it_stands_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_environment(monkeypatch)
+    catalog = write_jsonl(tmp_path / "a.jsonl", [{"title": "!!!"}, {"title": "!!!"}, {"title": "red shoe"}])
+    _, result, _ = command(capsys, catalog, "--store", tmp_path / "s.edge", "--max-bad", "1")
+    assert [result[key] for key in ("rows", "new", "there", "refused")] == [3, 1, 0, 2]
+
+
 # --- refusals --------------------------------------------------------------------------------------------------
 
 
@@ -429,8 +507,9 @@ def test_a_collection_made_otherwise_is_refused_before_anything_is_written(
     assert code == 2 and "made without --on-disk and --int8" in err
     with TinyEmbeddings("another model") as another:
         monkeypatch.setenv("PLANNER_EMBED_URL", another.url)
-        code, _, err = command(capsys, more)
-    assert code == 2 and "filled by another encoder" in err
+        for added in (more, write_jsonl(tmp_path / "other.jsonl", [{"title": "not there yet"}])):
+            code, _, err = command(capsys, added)
+            assert code == 2 and "filled by another encoder" in err
     monkeypatch.delenv("PLANNER_EMBED_URL")
     code, _, err = command(capsys, more)
     assert code == 2 and "for vectors of size 8, the encoder hashed-480 makes 480" in err
@@ -487,14 +566,60 @@ def test_too_many_bad_rows_end_with_1_and_the_old_store_stays(
     place = ("--store", tmp_path / "s.edge", "--bad-rows", tmp_path / "bad.jsonl")
     assert command(capsys, write_csv(tmp_path / "a.csv", rows(7)), *place)[0] == 0
     bad = write_csv(tmp_path / "b.csv", [*rows(98), {"category": "c"}, {"category": "d"}])
-    code, result, err = command(capsys, bad, *place)
+    code, result, err = command(capsys, bad, *place, "--replace")
     assert code == 1 and "2 of 100 rows were refused" in err and result["refused"] == 2
     assert EdgeStore(tmp_path / "s.edge").describe().points == 7
     asked = len(endpoint.texts())
-    code, result, _ = command(capsys, bad, *place, "--max-bad", "0.02")  # goes on with what was encoded
+    code, result, _ = command(capsys, bad, *place, "--replace", "--max-bad", "0.02")  # goes on with what was encoded
     assert (code, result["points"], result["new"]) == (0, 98, 0)
-    assert len(endpoint.texts()) == asked + 1
+    assert len(endpoint.texts()) == asked + LOOKED_AT
     assert EdgeStore(tmp_path / "s.edge").describe().points == 98
+
+
+def test_the_list_of_bad_rows_never_takes_the_place_of_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_environment(monkeypatch)
+    catalog = write_csv(tmp_path / "a.csv", rows(5))
+    notes = tmp_path / "notes.jsonl"
+    notes.write_text('{"mine": 1}\n')
+    for file in (catalog, notes):
+        before = file.read_bytes()
+        code, _, err = command(capsys, catalog, "--store", tmp_path / "s.edge", "--bad-rows", file)
+        assert code == 2 and "give --bad-rows another name" in err and file.read_bytes() == before
+
+
+def test_two_runs_never_fill_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], endpoint: TinyEmbeddings
+) -> None:
+    catalog, place = write_csv(tmp_path / "a.csv", rows(2000)), ("--store", tmp_path / "s.edge")
+    stall_at(endpoint, 6)
+    first = start("index_catalog.py", catalog, *place, PLANNER_EMBED_URL=endpoint.url)
+    deadline = time.monotonic() + 60
+    while len(endpoint.requests) < 6 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    set_environment(monkeypatch, PLANNER_EMBED_URL=endpoint.url)
+    code, _, err = command(capsys, catalog, *place)
+    assert code == 2 and "another run is filling" in err
+    first.kill()
+    first.communicate()
+    code, result, _ = command(capsys, catalog, *place)  # the lock died with its run
+    assert (code, result["points"]) == (0, 2000)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "s.edge"]
+
+
+def test_what_the_engine_refuses_while_filling_ends_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], endpoint: TinyEmbeddings
+) -> None:
+    set_environment(monkeypatch, PLANNER_EMBED_URL=endpoint.url)
+    folder = tmp_path / "s.edge"
+
+    def wreck(_: Any) -> None:  # while the titles are encoded, somebody deletes the unfinished store
+        shutil.rmtree(tmp_path / "s.edge.partial", ignore_errors=True)
+
+    endpoint.change = wreck
+    code, _, err = command(capsys, write_csv(tmp_path / "a.csv", rows(5000)), "--store", folder)
+    assert code == 2 and "cannot be filled" in err and not folder.exists()
 
 
 # --- killed runs -----------------------------------------------------------------------------------------------
@@ -515,7 +640,7 @@ def test_a_killed_run_into_a_collection_goes_on_without_duplicates(
     set_environment(monkeypatch, **environment)
     code, result, _ = command(capsys, catalog)
     assert (code, result["there"], result["new"], result["points"]) == (0, 1024, 976, 2000)
-    assert len(endpoint.texts()) == 977
+    assert len(endpoint.texts()) == 976 + LOOKED_AT
     with QdrantServer(None) as whole:
         monkeypatch.setenv("QDRANT_URL", whole.url)
         assert command(capsys, catalog)[0] == 0

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scripts.train import preflight, row_lengths
 from scripts.train.preflight_services import GROUP_PORT
+from swift_plugin.encoders import unit_rows
 from swift_plugin.settings import Settings
+from swift_plugin.stores import EdgeStore
 from tests.launch_world import LaunchWorld, build_world, clean_environment, row, write_adapter, write_rows
-from tests.small_world import build_store, golden, plan
+from tests.small_world import build_store, encoder, golden, plan
 
 
 @pytest.fixture(scope="module")
@@ -394,15 +397,31 @@ def test_an_empty_store_is_refused(judge: Judge, tmp_path: Path) -> None:
 
 
 def test_store_and_encoder_must_fit(judge: Judge, tmp_path: Path) -> None:
-    from swift_plugin.stores import EdgeStore
-
     store = EdgeStore.create(tmp_path / "other", 8, encoder="hashed-8")
-    import numpy as np
-
     store.add(np.ones((1, 8), dtype=np.float32), [{"title": "running shoes"}])
     store.finish()
     code, printed = judge("grpo", PLANNER_STORE_DIR=str(tmp_path / "other"))
     assert code == 2 and "vectors of size 8" in printed and "hashed-480" in printed, printed
+
+
+@pytest.mark.parametrize(
+    ("share", "code", "said"),
+    [(0.0, 2, "the vectors in the store are not those of hashed-480"), (0.7, 0, "another version of it"), (1.0, 0, "")],
+)
+def test_the_vectors_in_the_store_must_be_the_encoders(
+    judge: Judge, tmp_path: Path, share: float, code: int, said: str
+) -> None:
+    """A store filled elsewhere does not name its encoder; its size alone would let another model's vectors through."""
+    titles = [f"running shoes of kind {number}" for number in range(30)]
+    own = encoder().encode(titles)
+    foreign = np.roll(own, 7, axis=1)
+    store = EdgeStore.create(tmp_path / "other", encoder().dim, encoder="?")
+    store.add(unit_rows(share * own + (1 - share) * foreign), [{"title": title} for title in titles])
+    store.finish()
+    (tmp_path / "other" / EdgeStore.MANIFEST).unlink()
+    found, printed = judge("grpo", PLANNER_STORE_DIR=str(tmp_path / "other"))
+    assert found == code and said in printed, printed
+    assert ("mean cosine" in printed) == (share < 1)
 
 
 def test_a_store_that_is_down_stops_a_run_but_not_a_dry_run(judge: Judge) -> None:

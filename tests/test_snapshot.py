@@ -285,6 +285,11 @@ def test_what_cannot_be_snapshotted_ends_with_2(
     empty = EdgeStore.create(tmp_path / "empty", DIM, encoder="tiny")
     empty.finish()
     assert "is empty" in command(snapshot, capsys, "--store", tmp_path / "empty", "--out", tmp_path / "a")[2]
+    inside = EdgeStore.create(tmp_path / "s.edge", DIM, encoder="tiny")
+    inside.add(np.ones((1, DIM), dtype=np.float32), [{"title": "a"}])
+    inside.finish()
+    err = command(snapshot, capsys, "--store", tmp_path / "s.edge", "--out", tmp_path / "s.edge" / "snap")[2]
+    assert "lies in the store itself" in err and not (tmp_path / "s.edge" / "snap").exists()
     on(monkeypatch, box)
     code, _, err = command(snapshot, capsys, "--out", tmp_path / "a")
     assert code == 2 and "The collection is missing" in err and not (tmp_path / "a").exists()

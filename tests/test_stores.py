@@ -346,6 +346,9 @@ def test_preflight_over_http(server: QdrantServer, tmp_path: Path) -> None:
     server.vectors = {"dense": {"size": 1024, "distance": "Cosine"}}
     with pytest.raises(StoreError, match="size 1024, the encoder hashed-480 makes 480"):
         check_store(client(server), encoder())
+    server.vectors = {"dense": {"size": 480, "distance": "Manhattan"}}
+    with pytest.raises(StoreError, match="compares vectors by Manhattan"):
+        check_store(client(server), encoder())
     shard = blank_shard(tmp_path / "empty")
     with QdrantServer(shard, vectors={"dense": {"size": 4, "distance": "Cosine"}}) as empty:
         with pytest.raises(StoreError, match="is empty"):

@@ -4,12 +4,17 @@ The form follows from the name: .csv, .tsv, .jsonl (or .ndjson), each also with 
 file follows RFC 4180: a field may stand in double quotes, and a quote within it is doubled. A TSV file has no quoting:
 a quote is a character as any other, and a tab or a line end cannot stand in a field. A row that cannot be read is a row
 with a `fault`; a file that cannot be read is a CatalogError.
+
+A quote that is never closed would make one field of all rows up to the next quote. Lines that look like rows of their
+own are therefore read again one by one, and only the first, which opens the quote, is refused.
 """
 
 import csv
 import gzip
+import itertools
 import json
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +23,11 @@ from typing import IO, Any
 MAX_LINE = 1 << 20  # bytes; a longer line is no catalogue row, and would have to be held in memory
 SHOWN = 500  # characters of a bad row that are kept
 PARQUET_ROWS = 1024  # rows read together
+PEEKED_ROWS = 1000  # of a JSON file, in which a column that a user named must occur
+ROWLIKE = 0.8  # share of a record's lines with the header's number of columns: those are rows, not a field's lines
+TITLE_BREAKS = 2  # line ends within a field that is read; more is an unclosed quote
+UTF16_MARKS = ("\udcff\udcfe", "\udcfe\udcff")  # the byte order mark as `_Lines` gives bytes that are no UTF-8
+UNCLOSED = "a quote that is never closed?"
 FIELDS = ("title", "category", "price", "currency")
 FORMS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
@@ -66,7 +76,8 @@ class Columns:
 class Row:
     """One row: `line` counts from 1 (in Parquet, rows), `values` by field name, `read` bytes of the file so far.
 
-    A row with a `fault` has no values; `raw` is then the beginning of what stood there.
+    A row with a `fault` has no values; `raw` is then the beginning of what stood there, and `lines` how many lines of
+    the file are lost with it, each perhaps a row.
     """
 
     file: str
@@ -75,6 +86,24 @@ class Row:
     values: Mapping[str, Any]
     fault: str | None = None
     raw: str = ""
+    lines: int = 1
+
+
+def check_columns(path: Path, columns: Columns) -> None:
+    """Raise CatalogError for a column that is demanded and not there, before anything is made of the file.
+
+    JSON lines have no header: there a demanded column must occur in the first PEEKED_ROWS rows.
+    """
+    if file_form(path) != "jsonl":
+        next(read_rows(path, columns), None)
+        return
+    wanted = Columns({name: name for name in columns.demanded})
+    seen = [row.values.keys() for row in itertools.islice(read_rows(path, wanted), PEEKED_ROWS) if row.fault is None]
+    for name in sorted(columns.demanded.difference(*seen)) if seen else ():
+        raise CatalogError(
+            f"{path}: none of its first {len(seen)} rows has the key {name!r}. Name its keys with --title-column,"
+            " --price-column, ..."
+        )
 
 
 def read_rows(path: Path, columns: Columns) -> Iterator[Row]:
@@ -119,13 +148,25 @@ class _Lines:
     def __init__(self, stream: IO[bytes], file: IO[bytes]) -> None:
         self._stream = stream
         self._file = file  # below the decompressor: its position is what the progress bar counts
+        self._again: deque[str] = deque()
         self.count = 0
         self.begin()
 
     def begin(self) -> None:
         self.first = self.count + 1
-        self.raw = ""
+        self.record: list[str] = []
         self.overlong = False
+
+    @property
+    def raw(self) -> str:
+        """The beginning of the record."""
+        return "".join(line[:SHOWN] for line in self.record[:SHOWN])[:SHOWN]
+
+    def put_back(self) -> None:
+        """Give all lines of this record but the first once more."""
+        self._again.extendleft(reversed(self.record[1:]))
+        self.count -= len(self.record) - 1
+        del self.record[1:]
 
     @property
     def read(self) -> int:
@@ -135,6 +176,10 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
+        if self._again:
+            self.count += 1
+            self.record.append(self._again.popleft())
+            return self.record[-1]
         data = self._stream.readline(MAX_LINE)
         if not data:
             raise StopIteration
@@ -146,8 +191,7 @@ class _Lines:
         text = data.decode("utf-8", "surrogateescape")
         if self.count == 1:
             text = text.removeprefix("\ufeff")
-        if len(self.raw) < SHOWN:
-            self.raw += text[:SHOWN]
+        self.record.append(text[:SHOWN] if overlong else text)
         return "\n" if overlong else text  # half a line must not be parsed
 
 
@@ -162,24 +206,50 @@ def _separated_rows(path: Path, lines: _Lines, columns: Columns, form: str) -> I
         raise CatalogError(f"{path}: the first line is no header ({error})") from error
     if header is None:
         raise CatalogError(f"{path} is empty; its first line must name the columns")
+    if header and header[0].startswith(UTF16_MARKS):
+        raise CatalogError(f"{path} is UTF-16. Convert it: iconv -f UTF-16 -t UTF-8 {path.name} > utf8-{path.name}")
     places = {field: header.index(name) for field, name in columns.found_in(header, path).items()}
     while True:
         lines.begin()
-        fault, cells = None, None
+        fault, cells, lost = None, None, 1
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            fault = f"no {form.upper()} row: {error}"
+            fault, lost = f"no {form.upper()} row: {error}", len(lines.record)
         if lines.overlong:
-            fault = f"longer than {MAX_LINE} bytes"
+            fault, lost = f"longer than {MAX_LINE} bytes", len(lines.record)
+        elif form == "csv" and _are_rows(lines.record, len(header)):
+            lines.put_back()
+            fault, lost = f"no CSV row: {UNCLOSED}", 1
         elif cells is not None and not any(cells):
             continue
         elif cells is not None and len(cells) != len(header):
-            fault = f"columns do not fit: {len(cells)} of them, the header has {len(header)}"
+            fault, lost = f"columns do not fit: {len(cells)} of them, the header has {len(header)}", len(lines.record)
+        elif cells is not None and any(cells[place].count("\n") > TITLE_BREAKS for place in places.values()):
+            fault, lost = f"a field spans lines: {UNCLOSED}", len(lines.record)
         values = {} if fault or cells is None else {field: cells[place] for field, place in places.items()}
-        yield Row(str(path), lines.first, lines.read, values, fault, _shown(lines.raw))
+        yield Row(str(path), lines.first, lines.read, values, fault, _shown(lines.raw), lost)
+
+
+def _are_rows(record: list[str], columns: int) -> bool:
+    """Whether the lines of one record look like rows of their own, with as many columns as the header.
+
+    Two lines of a file with one or two columns say too little: a title with a comma and a line end has them, too.
+    """
+    if len(record) < 2 or columns < 2 or len(record) + columns < 5:
+        return False
+    fitting = sum(_columns(line) == columns for line in record)
+    return fitting >= ROWLIKE * len(record)
+
+
+def _columns(line: str) -> int:
+    """Fields of one line read alone: with its quotes where they are whole, else as if they were letters."""
+    try:
+        return len(next(csv.reader([line], strict=True), []))
+    except csv.Error:
+        return line.count(",") + 1
 
 
 def _json_rows(path: Path, lines: _Lines, columns: Columns) -> Iterator[Row]:

@@ -74,9 +74,14 @@ def _title(value: Any) -> str:
 
 
 def _text(field: str, value: Any) -> str:
-    """The text with single spaces, "" where there is none. A whole number counts as text, but not as a title."""
-    if value is None:
+    """The text with single spaces, "" where there is none. A whole number counts as text, but not as a title.
+
+    A column of whole numbers with gaps becomes one of floats in pandas, with NaN for the gaps.
+    """
+    if value is None or value != value:
         return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and field != "title":
         return str(value)
     if not isinstance(value, str):

@@ -3,7 +3,8 @@
 The encoder is the one the environment names (PLANNER_EMBED_URL, PLANNER_EMBED_MODEL; without: hashed). Rows are read,
 encoded and stored batch by batch. A point's id is made from its content, so the same command goes on after a kill,
 skips what is there, and makes no duplicates. Rows that make no item are written to a file with the reason. At the end
-the store is counted. An embedded store is built beside its place (FOLDER.partial) and put there when it is complete.
+the store is counted. A collection is added to. An embedded store is built beside its place (FOLDER.partial) and put
+there when it is complete; one that other files filled is replaced only with --replace.
 
 Exit codes: 0 filled and counted; 1 the count is wrong, or more rows were refused than --max-bad; 2 wrong use, or a
 file, the encoder or the store cannot be used.
@@ -24,16 +25,17 @@ from typing import IO, Any
 import numpy as np
 from tqdm import tqdm
 
-from scripts.catalog.catalog_files import FIELDS, CatalogError, Columns, Row, file_form, read_rows
+from scripts.catalog.catalog_files import FIELDS, MAX_LINE, CatalogError, Columns, Row, check_columns, read_rows
 from scripts.catalog.catalog_items import BadRow, Item, make_item
 from scripts.catalog.catalog_targets import EdgeTarget, QdrantTarget, Target, chosen_store
+from scripts.catalog.filled_by import check_same_encoder
 from swift_plugin.encoders import Encoder, EncoderError, make_encoder
 from swift_plugin.settings import CHECKOUT, Settings
 from swift_plugin.stores import EdgeStore, StoreError, VectorStorage
 
 BATCH = 256  # rows encoded and stored together: about 5 MB of JSON at 1,024 dimensions (Qdrant takes 32 MB)
+BAD_ROW_KEYS = ("file", "line", "reason", "row")
 HOPELESS = 1000  # so many rows and none of them good: the wrong column or encoding, not bad rows
-SAME_ENCODER = 0.99  # cosine of one title's stored and fresh vector: half precision stays above, another model below
 
 
 @dataclass
@@ -49,9 +51,9 @@ class BadRows:
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("w", encoding="utf-8")
-        line = {"file": row.file, "line": row.line, "reason": reason, "row": row.raw}
+        line = dict(zip(BAD_ROW_KEYS, (row.file, row.line, reason, row.raw), strict=True))
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        self.kinds[reason.partition(":")[0]] += 1
+        self.kinds[reason.partition(":")[0]] += row.lines
 
     def __enter__(self) -> "BadRows":
         self.path.unlink(missing_ok=True)  # an earlier run's: each run reads every row again
@@ -62,14 +64,32 @@ class BadRows:
             self._file.close()
 
 
+def check_own_file(path: Path) -> None:
+    """Raise ValueError if `path` is anything but an earlier run's side file: it would be deleted."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        line = file.readline(MAX_LINE)
+    try:
+        ours = not line or set(json.loads(line)) == set(BAD_ROW_KEYS)
+    except (ValueError, TypeError):
+        ours = False
+    if not ours:
+        raise ValueError(f"{path} exists and is no file of refused rows: give --bad-rows another name")
+
+
 @dataclass
 class Tally:
-    """Counts of one run: `rows` read, `new` points, `there` already (or repeated in the files), `refused`."""
+    """Counts of one run: `rows` read, `new` points, `there` already (or repeated in the files), `refused`.
+
+    A record that cannot be read counts with every line it took up. `having` counts the good rows with each field.
+    """
 
     rows: int = 0
     new: int = 0
     there: int = 0
     refused: int = 0
+    having: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FIELDS, 0))
 
 
 class Indexer:
@@ -82,7 +102,6 @@ class Indexer:
         self._bad = bad
         self._bar = bar
         self._currency = currency
-        self._encoder_checked = False
 
     def run(self, files: Sequence[Path], columns: Columns) -> None:
         """Everything from reading to storing; raises CatalogError, EncoderError or StoreError."""
@@ -99,7 +118,7 @@ class Indexer:
 
     def _items(self, path: Path, columns: Columns) -> Iterator[tuple[Row, Item]]:
         for row in read_rows(path, columns):
-            self.tally.rows += 1
+            self.tally.rows += row.lines
             try:
                 if row.fault is not None:
                     raise BadRow(row.fault)
@@ -107,48 +126,39 @@ class Indexer:
             except BadRow as fault:
                 self._refuse(row, str(fault))
             else:
+                for name in item.payload:
+                    self.tally.having[name] += 1
                 yield row, item
 
     def _refuse(self, row: Row, reason: str) -> None:
         self._bad.add(row, reason)
-        self.tally.refused += 1
-        if self.tally.refused == self.tally.rows == HOPELESS:
+        self.tally.refused += row.lines
+        if self.tally.refused == self.tally.rows >= HOPELESS:
             raise CatalogError(
-                f"{row.file}: none of the first {HOPELESS} rows can be used; the last: {reason}. Are columns, form and"
-                f" encoding right? All are in {self._bad.path}"
+                f"{row.file}: none of the first {self.tally.rows} rows can be used; the last: {reason}. Are columns,"
+                f" form and encoding right? All are in {self._bad.path}"
             )
 
     def _store(self, batch: Sequence[tuple[Row, Item]]) -> None:
         by_id = {item.id: (row, item) for row, item in batch}
         known = self._target.known(list(by_id))
-        if known and not self._encoder_checked:
-            self._check_encoder(next(by_id[point][1] for point in by_id if point in known))
         fresh = [pair for point, pair in by_id.items() if point not in known]
-        self.tally.there += len(batch) - len(fresh)
         if not fresh:
+            self.tally.there += len(batch)
             return
         vectors = self._encoder.encode([item.title for _, item in fresh])
         if vectors.shape != (len(fresh), self._encoder.dim) or not np.isfinite(vectors).all():
             raise EncoderError(f"the encoder {self._encoder.name} gave {vectors.shape} for {len(fresh)} titles, or NaN")
         wordless = ~vectors.any(axis=1)
-        for (row, _), empty in zip(fresh, wordless, strict=True):
-            if empty:
-                self._refuse(row, "title has no word the encoder knows")
-        items = [item for (_, item), empty in zip(fresh, wordless, strict=True) if not empty]
+        without = {item.id for (_, item), empty in zip(fresh, wordless, strict=True) if empty}
+        refused = [row for row, item in batch if item.id in without]  # a repeated one as often as it stands there
+        for row in refused:
+            self._refuse(row, "title has no word the encoder knows")
+        items = [item for _, item in fresh if item.id not in without]
         if items:
             self._target.add(items, vectors[~wordless])
-            self.tally.new += len(items)
-
-    def _check_encoder(self, item: Item) -> None:
-        """A point that is there must have the vector its title has today."""
-        stored, (fresh,) = self._target.vector(item.id), self._encoder.encode([item.title])
-        cosine = float(stored @ fresh / max(1e-9, np.linalg.norm(stored) * np.linalg.norm(fresh)))
-        if cosine < SAME_ENCODER:
-            raise StoreError(
-                f"the store was filled by another encoder: {item.title!r} has a vector there whose cosine with that of"
-                f" {self._encoder.name} is {cosine:.3f}. Set the encoder that filled it, or name a new store"
-            )
-        self._encoder_checked = True
+        self.tally.new += len(items)
+        self.tally.there += len(batch) - len(refused) - len(items)
 
 
 def make_target(args: argparse.Namespace, settings: Settings, encoder: Encoder) -> Target:
@@ -164,22 +174,24 @@ def make_target(args: argparse.Namespace, settings: Settings, encoder: Encoder) 
         "encoder": [encoder.name, encoder.dim],
         "storage": dataclasses.asdict(storage),
     }
-    return EdgeTarget(store.path, encoder, storage, source)
+    return EdgeTarget(store.path, encoder, storage, source, replace=args.replace)
 
 
 def index(args: argparse.Namespace, settings: Settings) -> tuple[dict[str, Any], list[str]]:
     """Fill the target; what was done, and what is wrong with it (nothing: an empty list)."""
     columns = Columns.chosen(**{name: getattr(args, f"{name}_column") for name in FIELDS})
     for path in args.catalog:
-        file_form(path)
+        check_columns(path, columns)
     started = time.monotonic()
     encoder = make_encoder(settings)
     target = make_target(args, settings, encoder)
     size = sum(path.stat().st_size for path in args.catalog)
     bad_path = args.bad_rows or CHECKOUT / "build" / "bad_rows" / f"{args.catalog[0].name}.jsonl"
+    check_own_file(bad_path)
     try:
+        if before := target.open():
+            check_same_encoder(encoder, target.store)
         with BadRows(bad_path) as bad, tqdm(total=size, unit="B", unit_scale=True, desc="index") as bar:
-            before = target.open()
             indexer = Indexer(target, encoder, bad, bar, args.currency)
             indexer.run(args.catalog, columns)
         tally = indexer.tally
@@ -234,6 +246,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--currency", help="currency of prices whose row names none, as USD")
     parser.add_argument("--on-disk", action="store_true", help="read vectors from disk as a search needs them")
     parser.add_argument("--int8", action="store_true", help="search a copy of the vectors quantised to 8 bits")
+    parser.add_argument("--replace", action="store_true", help="replace an embedded store that was filled otherwise")
     parser.add_argument("--bad-rows", type=Path, help="file of refused rows (default: build/bad_rows/CATALOG.jsonl)")
     parser.add_argument("--max-bad", type=share, default=0.01, help="share of rows that may be refused (%(default)s)")
     return parser.parse_args(argv)
@@ -251,6 +264,8 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     done = f"{result['rows']:,} rows in {result['seconds']} s: {result['new']:,} new points"
     print(f"{done}, {result['there']:,} there already or repeated, {result['refused']:,} refused", file=sys.stderr)
+    fields = ", ".join(f"{result['having'][name]:,} a {name}" for name in FIELDS[1:])
+    print(f"  {result['having']['title']:,} rows make items; of them have {fields}", file=sys.stderr)
     for reason, count in result["reasons"].items():
         print(f"  {count:,} refused: {reason}", file=sys.stderr)
     for fault in faults:

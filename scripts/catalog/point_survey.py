@@ -25,7 +25,7 @@ PointId = int | str
 class Points(Protocol):
     """A store read point by point."""
 
-    def pages(self) -> Iterator[list[PointId]]:
+    def pages(self, size: int = PAGE) -> Iterator[list[PointId]]:
         """All ids, a page at a time."""
 
     def fetch(self, ids: Sequence[PointId]) -> list[tuple[PointId, Mapping[str, Any], Any]]:
@@ -36,12 +36,12 @@ class EdgePoints:
     def __init__(self, store: EdgeStore) -> None:
         self._store = store
 
-    def pages(self) -> Iterator[list[PointId]]:
+    def pages(self, size: int = PAGE) -> Iterator[list[PointId]]:
         import qdrant_edge as edge
 
         offset = None
         while True:
-            request = edge.ScrollRequest(offset=offset, limit=PAGE, with_payload=False, with_vector=False)
+            request = edge.ScrollRequest(offset=offset, limit=size, with_payload=False, with_vector=False)
             records, offset = self._store.shard().scroll(request)
             yield [_plain(record.id) for record in records]
             if offset is None:
@@ -56,13 +56,13 @@ class QdrantPoints:
     def __init__(self, store: QdrantStore) -> None:
         self._store = store
 
-    def pages(self) -> Iterator[list[PointId]]:
+    def pages(self, size: int = PAGE) -> Iterator[list[PointId]]:
         offset = None
         while True:
             records, offset = self._store.call(
                 lambda client, t, offset=offset: client.scroll(
                     self._store.collection,
-                    limit=PAGE,
+                    limit=size,
                     offset=offset,
                     with_payload=False,
                     with_vectors=False,

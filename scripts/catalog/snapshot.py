@@ -35,6 +35,8 @@ def take(store: EdgeStore | QdrantStore, folder: Path) -> tuple[Manifest, list[s
         raise StoreError(f"{info.kind} {info.name} is empty: there is nothing to carry")
     if (folder / MANIFEST).exists():
         raise ValueError(f"{folder} holds a snapshot already: give another --out, or delete it")
+    if isinstance(store, EdgeStore) and folder.resolve().is_relative_to(store.path.resolve()):
+        raise ValueError(f"{folder} lies in the store itself: give --out another place")
     folder.mkdir(parents=True, exist_ok=True)
     before = survey(points_of(store), info.points)
     if isinstance(store, EdgeStore):

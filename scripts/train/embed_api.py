@@ -95,6 +95,9 @@ def make_app(batcher: Batcher, *, model: str, dim: int, api_key: str | None) -> 
             raise Refusal(500, f"the encoder failed: {error}") from None
         if encoded is None:
             return Response(status_code=499)  # nobody reads it
+        wordless = np.flatnonzero(~encoded.rows.any(axis=1))
+        if len(wordless):  # only the hashed encoder's; a client takes zeros for a broken model
+            raise Refusal(400, f"input: text {wordless[0]} has no word that {model} knows")
         return await run_in_threadpool(_answer, encoded, model, asked.encoding_format)
 
     return app

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from scripts.catalog.filled_by import check_related
 from scripts.train.launch_facts import Findings, Launch
 from scripts.train.parity_file import load_report, report_faults, utc_now
 from swift_plugin.encoders import EncoderError, make_encoder
+from swift_plugin.flag_encoder import FlagEncoder
 from swift_plugin.retry import RetryBudgetError, is_loopback
 from swift_plugin.reward_loader import Reward
 from swift_plugin.stores import StoreError, check_store, make_store
@@ -49,6 +51,9 @@ def check_rollout_env(launch: Launch, reward: Reward, found: Findings) -> None:
         points = info.points
         found.facts["store"] = f"{info.kind} {info.name} ({info.points:,} points of size {info.vector_size})"
         found.facts["encoder"] = encoder.name
+        # A model in this process would have to be loaded for it; the plugin loads it minutes later anyway.
+        if not isinstance(encoder, FlagEncoder) and (remark := check_related(encoder, store)):
+            found.warn(remark)
     except (StoreError, EncoderError) as error:
         if isinstance(error.__cause__, RetryBudgetError):  # a service that is not up
             found.lacking(launch, str(error))

@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from scripts.files import json_lines, write_atomically
+from scripts.catalog.filled_by import check_related
+from scripts.files import write_atomically
 from scripts.train.embed_parity import Compared, acceptance, compare, figures, worst
 from scripts.train.parity_file import (
     FAIL,
@@ -37,12 +39,16 @@ from scripts.train.parity_file import (
 from swift_plugin.encoders import Encoder, EncoderError, Vectors, embeddings_url, make_encoder
 from swift_plugin.reward_loader import load_reward
 from swift_plugin.settings import CHECKOUT, DEFAULT_EMBED_MODEL, Settings, check_url
-from swift_plugin.stores import Store, StoreError, StoreInfo, check_store, make_store
+from swift_plugin.stores import EdgeStore, QdrantStore, Store, StoreError, StoreInfo, check_store, make_store
+from swift_plugin.trace import open_trace
 
 HASHED = "hashed"
 TEXT_KEYS = ("search", "title", "text")  # of a reward trace, a catalogue, a request set; the first one present counts
 FEWEST_TEXTS = 100  # with fewer a single text decides the line of 99 %
 DEFAULT_TEXTS = 1000
+TRACE_PREFIX = "reward_trace."
+SURROGATE = re.compile("[\ud800-\udfff]")
+logger = logging.getLogger("verify_embed_parity")
 BATCH = 256  # texts between two moves of the progress bar
 
 
@@ -73,7 +79,8 @@ def side_settings(settings: Settings, spelled: str) -> Settings:
 def read_texts(path: Path, limit: int) -> list[str]:
     """At most `limit` distinct texts of a file, evenly spread over it: JSON lines, or plain text with one a line.
 
-    Raises ValueError for a row without a text and for a file with too few.
+    Raises ValueError for a row without a text and for a file with too few. Of a reward trace half a line, as a killed
+    run leaves, is left out with a warning.
     """
     texts = list(dict.fromkeys(text for text in _all_texts(path) if text and text.strip()))
     if len(texts) > limit:
@@ -84,16 +91,38 @@ def read_texts(path: Path, limit: int) -> list[str]:
 
 
 def _all_texts(path: Path) -> Iterator[str | None]:
-    if path.suffix != ".jsonl":
-        yield from path.read_text(encoding="utf-8").split("\n")
-        return
-    for number, row in json_lines(path):
-        key = next((key for key in TEXT_KEYS if isinstance(row, dict) and key in row), None)
-        if key is None:
-            raise ValueError(f"{path.name}:{number} has none of the keys {', '.join(TEXT_KEYS)}")
-        if row[key] is not None and not isinstance(row[key], str):
-            raise ValueError(f"{path.name}:{number}: {key} is no text ({row[key]!r:.60})")
-        yield row[key]  # a trace's search is null where nothing was parsed
+    suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
+    trace, as_json = path.name.startswith(TRACE_PREFIX), suffixes[-1:] in ([".jsonl"], [".ndjson"])
+    with open_trace(path) as file:
+        for number, raw in enumerate(file, 1):
+            where = f"{path.name}:{number}"
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                row = json.loads(line) if as_json and line.strip() else line
+            except ValueError as error:
+                if trace:
+                    logger.warning("%s is left out: half a line of a run that was killed (%s)", where, error)
+                    continue
+                raise ValueError(f"{where}: {error}") from None
+            yield _text_of_row(row, where) if as_json and line.strip() else _plain_text(line, where)
+
+
+def _plain_text(line: str, where: str) -> str:
+    if line.startswith("{") and line.endswith("}"):
+        raise ValueError(f"{where} is a JSON line in a file of plain text: name the file .jsonl")
+    return line
+
+
+def _text_of_row(row: Any, where: str) -> str | None:
+    key = next((key for key in TEXT_KEYS if isinstance(row, dict) and key in row), None)
+    if key is None:
+        raise ValueError(f"{where} has none of the keys {', '.join(TEXT_KEYS)}")
+    text = row[key]
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"{where}: {key} is no text ({text!r:.60})")
+    if text is not None and not text.isascii() and SURROGATE.search(text):
+        raise ValueError(f"{where}: {key} holds half a surrogate pair, which cannot be encoded ({text!a:.60})")
+    return text  # a trace's search is null where nothing was parsed
 
 
 def search(store: Store, vectors: Vectors, limit: int) -> list[list[str]]:
@@ -118,14 +147,18 @@ def compare_encoders(a: Encoder, b: Encoder, store: Store, texts: Sequence[str],
     return compared
 
 
-def check_sides(a: Side, b: Side, store: Store) -> StoreInfo:
-    """A belongs to the store, and B's vectors have its size. Raises StoreError, EncoderError or ValueError."""
+def check_sides(a: Side, b: Side, store: EdgeStore | QdrantStore) -> tuple[StoreInfo, str | None]:
+    """A belongs to the store, and B's vectors have its size; the store, and a remark on A's vectors in it.
+
+    Raises StoreError, EncoderError or ValueError.
+    """
     if a.identity == b.identity:
         raise ValueError(f"A and B are both {shown(a.identity)}: an encoder agrees with itself")
     info = check_store(store, a.encoder)
+    remark = check_related(a.encoder, store)
     if b.encoder.dim != info.vector_size:
         raise ValueError(f"B makes vectors of size {b.encoder.dim}, the collection holds size {info.vector_size}")
-    return info
+    return info, remark
 
 
 def text_of(report: Mapping[str, Any]) -> str:
@@ -133,7 +166,8 @@ def text_of(report: Mapping[str, Any]) -> str:
     found, limit = report["figures"], report["top"]
     cosine, tau = found["cosine"], found["kendall_tau"]
     order = "unknown" if tau["mean"] is None else f"mean {tau['mean']:.4f}"
-    lines = [
+    lines = [f"CAUTION: {report['collection']['remark']}", ""] if report["collection"]["remark"] else []
+    lines += [
         f"A {shown(report['a']['encoder'])}",
         f"B {shown(report['b']['encoder'])}",
         f"collection {shown(report['collection']['identity'])}, {report['collection']['points']:,} points",
@@ -166,7 +200,7 @@ def make_report(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     )
     store = make_store(settings)
     try:
-        info = check_sides(a, b, store)
+        info, remark = check_sides(a, b, store)
         compared = compare_encoders(a.encoder, b.encoder, store, texts, reward.TOP_TITLES)
     finally:
         store.close()
@@ -178,7 +212,7 @@ def make_report(args: argparse.Namespace, settings: Settings) -> dict[str, Any]:
         "made": utc_now().isoformat(timespec="seconds"),
         "a": {"encoder": a.identity, "dim": a.encoder.dim},
         "b": {"encoder": b.identity, "dim": b.encoder.dim},
-        "collection": {"identity": collection_identity(settings), "points": info.points},
+        "collection": {"identity": collection_identity(settings), "points": info.points, "remark": remark},
         "texts": {"file": str(args.texts), "asked": len(texts), "left_out": len(texts) - len(compared)},
         "top": reward.TOP_TITLES,
         "figures": found,
@@ -200,7 +234,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--texts", type=Path, required=True, metavar="FILE",
         help=f"JSON lines with {' or '.join(TEXT_KEYS)} (a reward trace holds real searches), or a text a line",
     )  # fmt: skip
-    parser.add_argument("--limit", type=int, default=DEFAULT_TEXTS, help="texts at most (default: %(default)s)")
+    parser.add_argument("--limit", type=_limit, default=DEFAULT_TEXTS, help="texts at most (default: %(default)s)")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", default=CHECKOUT / "build" / "embed_parity.json",
         help="report for preflight and for machines (default: build/embed_parity.json)",
@@ -215,6 +249,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     print(f"{text_of(report)}\nreport: {args.json}")
     return 0 if report["verdict"] == PASS else 1
+
+
+def _limit(text: str) -> int:
+    if not text.isdecimal() or int(text) < FEWEST_TEXTS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of {FEWEST_TEXTS} or more")
+    return int(text)
 
 
 if __name__ == "__main__":
