@@ -105,6 +105,8 @@ if [ "$DEVICE" = gpu ] && [ "${GIVEN_use_vllm:-true}" = true ]; then
   ARGS+=(--use_vllm true --log_rollout_offpolicy_metrics true)
   if [ "${GIVEN_vllm_mode:-server}" = server ]; then
     ARGS+=(--vllm_mode server --vllm_server_host "$ROLLOUT_HOST" --vllm_server_port "$ROLLOUT_PORT")
+  else # without it vLLM wants room for the longest text the model knows, 262,144 tokens: 36 GiB
+    ARGS+=(--vllm_max_model_len "$((MAX_LENGTH + MAX_COMPLETION))")
   fi
 elif [ "${GIVEN_use_vllm:-false}" = false ]; then
   ARGS+=(--use_vllm false)

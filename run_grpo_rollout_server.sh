@@ -31,6 +31,7 @@ RUN_ENV=("CUDA_VISIBLE_DEVICES=$ROLLOUT_GPUS")
 read_given rollout vllm_tensor_parallel_size vllm_data_parallel_size -- "$@"
 # read_given sets the GIVEN_ variables.
 # shellcheck disable=SC2154
+whole_number --vllm_tensor_parallel_size "${GIVEN_vllm_tensor_parallel_size:-1}"
 COPIES=$(($(count_items "$ROLLOUT_GPUS") / ${GIVEN_vllm_tensor_parallel_size:-1}))
 ARGS=(
   "${MODEL_ARGS[@]}" --torch_dtype bfloat16

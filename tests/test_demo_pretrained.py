@@ -77,6 +77,20 @@ def test_a_template_is_never_guessed(tmp_path: Path, files: dict[str, Any], said
         swift_names(str(tmp_path))
 
 
+@pytest.mark.parametrize("model", ["Qwen/Qwen2.5-7B-Instruct", "meta-llama/Llama-3.2-1B-Instruct", "Qwen/Qwen3.5-4B"])
+def test_a_hub_id_of_another_family_gets_no_template(model: str) -> None:
+    with pytest.raises(ValueError, match="not named as a Qwen3 model"):
+        swift_names(model)
+
+
+@pytest.mark.parametrize("model", ["/no/such", "~/nope", "./m", "m", "scripts/nothing", "a/b/c"])
+def test_a_folder_that_is_not_there_is_no_hub_id(model: str) -> None:
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        swift_names(model)
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        swift_names("Qwen/Qwen3-4B-Instruct-2507", model)
+
+
 # --- fetching ---------------------------------------------------------------------------------------------------------
 
 

@@ -231,7 +231,7 @@ def test_wrong_use_ends_with_2_and_says_what_to_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     data = write_rows(tmp_path / "dev.jsonl", [row(1)])
-    given = ["--model", "m", "--data", str(data), "--out", str(tmp_path / "e"), *arguments]
+    given = ["--model", "Qwen/Qwen3-4B-Instruct-2507", "--data", str(data), "--out", str(tmp_path / "e"), *arguments]
     monkeypatch.setattr(sys, "argv", ["eval_planner.py", *given])
     monkeypatch.setenv("PLANNER_STORE_DIR", str(store))
     try:

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -92,6 +93,16 @@ ARGUMENTS: list[tuple[str, list[str], int, str, str]] = [
     ("grpo", ["--num_generations", "7"], 2, "do not divide into groups of 7", "64 completions are no groups of 7"),
     ("grpo", ["--num_generations=1"], 2, "group of one", "no advantage in a group of one"),
     ("grpo", ["--num-generations", "4"], 0, "below 8", "a small group is a warning"),
+    ("grpo", ["--per_device_train_batch_size", "0"], 2, "--per_device_train_batch_size 0: give 1", "no batch"),
+    ("grpo", ["--per_device_eval_batch_size", "0"], 2, "--per_device_eval_batch_size 0: give 1", "no batch"),
+    ("grpo", ["--gradient_accumulation_steps", "-32"], 2, "--gradient_accumulation_steps -32: give 1", "negative"),
+    ("grpo", ["--rlhf_type", "dpo"], 2, "trains by GRPO", "another algorithm"),
+    ("grpo", ["--beta", "nan"], 2, "--beta nan: give 0", "no number"),
+    ("grpo", ["--temperature", "0"], 2, "--temperature 0", "eight times the same completion"),
+    ("grpo", ["--output_dir", ""], 2, "--output_dir is empty", "log and manifest would go to the root and here"),
+    ("sft", ["--lora_rank", "32"], 0, "--lora_rank 32 with --lora_alpha 32", "the scale of the update halves"),
+    ("sft", ["--model_type", "llama"], 2, "config.json of", "swift would load Qwen3 weights as another model"),
+    ("box", ["--vllm_server_host", "::1"], 0, "answers at http://[::1]:8000", "an IPv6 address is no port"),
     ("grpo", ["--num_generations", "8"], 0, "may start", "8 is fine and no warning"),
     ("grpo", ["--per_device_train_batch_size", "4"], 2, "(4 a device x 1 processes x 1)", "the last flag counts"),
     ("grpo", ["--per_device_train_batch_size=4", "--gradient_accumulation_steps=2"], 0, "= 1 prompts x 8", "2 x 4"),
@@ -300,8 +311,51 @@ def test_a_hub_dataset_cannot_be_checked(judge: Judge) -> None:
     assert code == 2 and "a hub id cannot be checked" in printed
 
 
+LLAMA = {"model_type": "llama", "hidden_size": 64}
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "said"),
+    [
+        (LLAMA, (), "says llama, the arguments say --model_type qwen3: give --model_type llama --template chatml"),
+        ({"model_type": "qwen2"}, (), "says qwen2, the arguments say --model_type qwen3: give its --model_type and"),
+        ("{", (), "config.json is no model's configuration"),
+        (LLAMA, ("--model_type", "llama", "--template", "chatml"), ""),
+        ({"model_type": "qwen2"}, ("--model_type", "qwen2_5", "--template", "qwen2_5"), ""),
+    ],
+)
+def test_a_model_of_another_family_is_not_taken_for_qwen3(
+    judge: Judge, tmp_path: Path, config: Any, more: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    _, printed = judge("rollout", "--model", str(tmp_path), *more)
+    assert ("the arguments say --model_type" in printed or "no model's configuration" in printed) == bool(said)
+    assert said in printed, printed
+
+
+def test_a_hub_id_of_another_family_is_warned_of(judge: Judge) -> None:
+    assert "is not named as a Qwen3 model" in judge("rollout", "--model", "Qwen/Qwen2.5-7B-Instruct")[1]
+    assert "is not named" not in judge("rollout", "--model", "Qwen/Qwen3-4B-Instruct-2507")[1]
+
+
+def test_a_damaged_args_json_is_a_refusal(judge: Judge, world: LaunchWorld, tmp_path: Path) -> None:
+    shutil.copytree(world.adapter, tmp_path / "adapter")
+    (tmp_path / "adapter" / "args.json").write_text("{")
+    code, printed = judge("grpo", "--adapters", str(tmp_path / "adapter"))
+    assert code == 2 and "refused: " in printed and "no args.json of ms-swift" in printed
+
+
+def test_a_gpu_is_named_once(judge: Judge) -> None:
+    given = ("--visible-gpus", "0,1", "--train-gpus", "0,0")
+    code, printed = judge("grpo", options=given, NPROC_PER_NODE="2")
+    assert code == 2 and "TRAIN_GPUS=0,0 names a GPU twice" in printed
+
+
 def test_swifts_row_limit_names_a_file(judge: Judge, world: LaunchWorld) -> None:
-    assert judge("grpo", "--dataset", f"{world.train}#8", "--num_generations", "8")[0] == 0
+    code, printed = judge("grpo", "--dataset", f"{world.train}#8", "--num_generations", "8")
+    assert code == 0 and "train rows 8;" in printed
+    code, printed = judge("grpo", "--dataset", f"{world.train}#4", "--num_generations", "8")
+    assert code == 2 and "the train set has 4 rows, fewer than the 8 prompts" in printed
     code, printed = judge("grpo", "--dataset", f"{world.train}#some")
     assert code == 2 and "how many rows to take" in printed
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scripts.train.dataset_check import check_prompt_style
 from scripts.train.prefix_sharing import Sharing, common_prefix, sharing
 from scripts.train.reward_repeats import compare_rewards
 from scripts.train.rollout_engines import Generation, TransformersEngine, choose_backend
@@ -237,6 +238,14 @@ def test_a_reward_that_depends_on_its_company_is_found(store: Path, tmp_path: Pa
     )
     made = compare_rewards(Settings(store_dir=store, reward_file=loose), scored(), seed=1)
     assert made["unequal"] > 0
+
+
+def test_a_set_of_the_other_prompt_is_not_profiled() -> None:
+    """The demo's rows, of 46 tokens, would say nothing about the prefix of the 4B model's prompt."""
+    rows = [row(1), row(2)]
+    check_prompt_style(Path("g.jsonl"), rows, "full")
+    with pytest.raises(ValueError, match="g.jsonl: row 1 carries the full prompt, but PLANNER_PROMPT is short"):
+        check_prompt_style(Path("g.jsonl"), rows, "short")
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -96,6 +96,13 @@ def is_gone(pid: int) -> bool:
             ["exit code 247", "out of memory"],
             "how swift passes on that its one process was killed",
         ),
+        (
+            [python("import os; print('ValueError: harmless', flush=True); os.kill(os.getpid(), 9)")],
+            137,
+            ["exit code 137", "out of memory"],
+            "what it logged before did not kill it",
+        ),
+        ([["/no/such/swift"]], 127, ["cannot start /no/such/swift", "exit code 127"], "no traceback of ours"),
         ([python("raise KeyError('golden')")], 1, ["exit code 1: KeyError: 'golden'"], "the cause is on the last line"),
     ],
 )

@@ -107,6 +107,15 @@ def test_the_command_line_prints_one_value_a_line(capsys: pytest.CaptureFixture[
     assert "refused" in capsys.readouterr().err
 
 
+def test_the_run_folder_is_printed_where_swift_puts_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")  # bash leaves the ~ of --output_dir=~/x alone, swift expands it
+    for what in ("--print", "--given"):
+        assert swift_args.main(["rlhf", what, "output_dir", "--", "--output_dir=~/runs/x"]) == 0
+        assert capsys.readouterr().out == "/home/me/runs/x\n"
+
+
 def test_an_environment_without_swift_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swift_args, "KEYED_BY", ("no-such-distribution-here",))
     swift_args.options.cache_clear()

@@ -31,7 +31,7 @@ from scripts.eval.endpoint_calls import (
 )
 from scripts.eval.error_classes import error_classes
 from scripts.eval.evaluation_files import MODES, json_text, jsonl, records_path, summary_path
-from scripts.eval.generate import BACKENDS, MAX_NEW_TOKENS, LocalModel, generate
+from scripts.eval.generate import BACKENDS, MAX_NEW_TOKENS, SAMPLE_TOP_K, LocalModel, generate
 from scripts.eval.summary import share, spread, summarise
 from scripts.eval.tiers import tiers
 from scripts.files import write_atomically
@@ -243,7 +243,11 @@ def local_answers(args: argparse.Namespace, rows: Sequence[Row], model: LocalMod
         prompts = [row["messages"] for row in rows]
         label = f"{args.out.name} {mode}"
         cut = args.max_new_tokens or MAX_NEW_TOKENS
-        return generate(engine, prompts, samples=samples, seed=args.seed, label=label, max_new_tokens=cut), {}
+        top_k = SAMPLE_TOP_K[model.backend]
+        found = generate(
+            engine, prompts, samples=samples, seed=args.seed, label=label, max_new_tokens=cut, top_k=top_k
+        )
+        return found, {}
 
     return answers
 

@@ -16,8 +16,9 @@ from scripts.swift_names import swift_names
 
 MAX_NEW_TOKENS = 256
 # What the GRPO launcher samples with, so that "mean of 8" is about the policy that was trained. ms-swift leaves top_k
-# open there, and transformers then takes 50.
-SAMPLE_TEMPERATURE, SAMPLE_TOP_P, SAMPLE_TOP_K = 1.0, 0.95, 50
+# open there: transformers then takes 50, vLLM is told -1, which takes all.
+SAMPLE_TEMPERATURE, SAMPLE_TOP_P = 1.0, 0.95
+SAMPLE_TOP_K = {"transformers": 50, "vllm": -1}
 SEQUENCES_PER_BATCH = 64
 BACKENDS = ("transformers", "vllm")
 VLLM_SMALLEST_RANK = 8
@@ -36,11 +37,8 @@ class LocalModel:
     def load(self) -> Any:
         """The ms-swift engine; raises FileNotFoundError for a folder that is not there, ValueError without vLLM.
 
-        A folder whose template nothing tells raises ValueError, too (scripts/swift_names.py).
+        A model whose template nothing tells raises ValueError, too (scripts/swift_names.py).
         """
-        for folder in (self.model, self.adapter):
-            if folder and ("/" in folder or folder.startswith(".")) and not Path(folder).exists():
-                raise FileNotFoundError(f"{folder} does not exist; train it first, or name a model of the hub")
         adapters = [self.adapter] if self.adapter else None
         model_type, template = swift_names(self.model, self.adapter)
         given: dict[str, Any] = {"template_type": template, "model_type": model_type}
@@ -70,6 +68,7 @@ def generate(
     seed: int,
     label: str,
     max_new_tokens: int = MAX_NEW_TOKENS,
+    top_k: int = SAMPLE_TOP_K["transformers"],
 ) -> list[list[str]]:
     """`samples` completions a prompt: samples = 0 means one greedy completion.
 
@@ -79,6 +78,7 @@ def generate(
         seed: seeds torch before the first batch, and vLLM's requests; greedy decoding does not depend on it.
         label: text of the progress bar.
         max_new_tokens: where a completion that does not end is cut.
+        top_k: SAMPLE_TOP_K of the engine's backend.
 
     Returns: a list per prompt, in order.
     """
@@ -92,7 +92,7 @@ def generate(
         max_tokens=max_new_tokens,
         temperature=0.0 if greedy else SAMPLE_TEMPERATURE,
         top_p=1.0 if greedy else SAMPLE_TOP_P,
-        top_k=SAMPLE_TOP_K,
+        top_k=top_k,
         n=max(1, samples),
         seed=None if greedy else seed,
     )

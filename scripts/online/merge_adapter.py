@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example:\n  python scripts/online/merge_adapter.py --model Qwen/Qwen3-4B-Instruct-2507 \\\n"
-        "    --adapter runs/grpo-NAME/best --data data/dev92.jsonl --out runs/merged",
+        "    --adapter runs/grpo-NAME/best --data build/data/dev92.jsonl --out runs/merged",
     )
     parser.add_argument("--model", required=True, help="model folder or hub name the adapter was trained on")
     parser.add_argument("--adapter", type=Path, required=True, help="LoRA adapter folder")

@@ -122,7 +122,9 @@ if [ "${DRY_RUN:-0}" = 1 ]; then
   exit 0
 fi
 
-if [ -e "$OUT/box_check.json" ]; then refuse "$OUT holds a report: name another folder with --out"; fi
+for file in "$OUT"/*.check "$OUT"/box_check.json; do
+  if [ -e "$file" ]; then refuse "$OUT holds checks already: name another folder with --out"; fi
+done
 mkdir -p "$OUT"
 ended=0
 child=''
@@ -143,6 +145,7 @@ for name in "${WANTED[@]}"; do
     continue
   fi
   printf '== %s\n' "$name"
+  rm -f "$OUT/$name.json"   # of a run that was killed: its figures must not stand under this one's verdict
   started=$SECONDS
   "$PYTHON" -m scripts.train.supervise --log "$OUT/$name.log" -- timeout "$LIMIT" "${COMMAND[@]}" &
   child=$!

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -207,6 +207,18 @@ def _golden_problem(row: dict[str, Any], reward: Reward) -> str | None:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_prompt_style(path: Path, rows: Sequence[Mapping[str, Any]], style: str) -> None:
+    """Raise ValueError if a row carries the prompt of another style than `style`, that of PLANNER_PROMPT."""
+    others = {system_prompt(other): other for other in PROMPT_STYLES if other != style}
+    for number, row in enumerate(rows, start=1):
+        other = others.get(system_text(row))
+        if other:
+            raise ValueError(
+                f"{path}: row {number} carries the {other} prompt, but PLANNER_PROMPT is {style}: set"
+                f" PLANNER_PROMPT={other}, or name a set made with --prompt-style {style}"
+            )
 
 
 def system_text(row: Mapping[str, Any]) -> str:

@@ -203,7 +203,7 @@ def check_model(environ: Mapping[str, str], default: str) -> Line:
     if (folder / "config.json").is_file():
         return Line("model", "PLANNER_MODEL", OK, str(folder))
     if folder.is_dir() or model.startswith(("/", ".", "~")) or model.count("/") != 1:
-        fix = f"python scripts/train/build_nano_model.py --out {model}, or name a downloaded model's folder"
+        fix = "set PLANNER_MODEL to a downloaded model's folder or a hub id org/name; make demo makes a nano model"
         return Line("model", "PLANNER_MODEL", MISSING, f"{model} is no folder with a config.json", fix)
     hub = "Hugging Face" if environ.get("USE_HF", "").strip() == "1" else "ModelScope (USE_HF=1: Hugging Face)"
     return Line("model", "PLANNER_MODEL", NOTE, f"{model}: swift loads it from {hub} at its first start, if not cached")
@@ -359,9 +359,9 @@ def page(lines: Iterable[Line]) -> str:
         out.append(section)
         for line in lines:
             if line.section == section:
-                out.append(f"  {line.state:<8}{line.name:<18}{line.found}")
+                out.append(f"  {line.state:<8}{line.name:<26}{line.found}")
                 if line.fix and line.state == NOTE:
-                    out.append(f"{'':28}{line.fix}")
+                    out.append(f"{'':36}{line.fix}")
     missing = [line for line in lines if line.state == MISSING]
     out.append("")
     for line in missing:

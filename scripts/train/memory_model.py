@@ -102,14 +102,18 @@ def read_shape(model: str) -> Shape:
 
 
 def shape_of(config: Any, where: str) -> Shape:
-    """The shape a config.json states; head_dim and key-value heads have transformers' defaults."""
+    """The shape a config.json states.
+
+    Llama's head_dim and key-value heads have transformers' defaults; Qwen3's must be stated, as it always states them.
+    """
     if not isinstance(config, Mapping) or config.get("model_type") not in MODEL_TYPES:
         kind = config.get("model_type") if isinstance(config, Mapping) else config
         raise ShapeError(f"{where}: model_type {kind!r:.40} is none that is estimated ({', '.join(MODEL_TYPES)})")
     values = {"tie_word_embeddings": False, **config, "qk_norm": MODEL_TYPES[config["model_type"]]}
-    if not values.get("num_key_value_heads"):
+    llama = config["model_type"] == "llama"
+    if llama and not values.get("num_key_value_heads"):
         values["num_key_value_heads"] = values.get("num_attention_heads")
-    if not values.get("head_dim") and isinstance(values.get("num_attention_heads"), int):
+    if llama and not values.get("head_dim") and isinstance(values.get("num_attention_heads"), int):
         values["head_dim"] = int(values.get("hidden_size", 0)) // max(1, values["num_attention_heads"])
     for item in fields(Shape):
         value = values.get(item.name)
@@ -327,6 +331,8 @@ def cuts(shape: Shape, job: Job, card_bytes: float) -> list[Cut]:
 
     if not enough() and job.kind == "grpo" and job.group > 4:
         smaller = replace(job, group=4, accumulation=max(1, -(-job.accumulation * 4 // job.group)))
+        while (smaller.batch * smaller.accumulation * smaller.processes) % smaller.group:
+            smaller = replace(smaller, accumulation=smaller.accumulation + 1)
         saves = "halves the completions in flight" if job.rollout_here else "eases the rollout server, not the trainer"
         cut(f"--num_generations 4 --gradient_accumulation_steps {smaller.accumulation}", saves, smaller)
     if not enough() and current().batch > 1:

@@ -71,7 +71,7 @@ def check_datasets(launch: Launch, reward: Reward, found: Findings) -> None:
                 found.refuse(str(error))
                 continue
             key = "train rows" if arguments is train else "watch rows"
-            found.facts[key] = found.facts.get(key, 0) + len(dataset.rows)
+            found.facts[key] = found.facts.get(key, 0) + dataset.facts()["taken"]
             bad = problems(dataset, purpose, reward, launch.settings.prompt)
             for text in bad:
                 found.refuse(text)
@@ -167,10 +167,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             lora_ranks=tuple(int(rank) for rank in _ids(options.lora_ranks)),
         )
         reward = load_reward(launch.settings.reward_file)
+        found = check(launch, reward)  # a damaged file beside the model ends here, too
     except (SwiftArgsError, FileNotFoundError, ValueError) as error:
         print(f"preflight: refused: {error}", file=sys.stderr)
         return 2
-    return report(check(launch, reward), options.kind)
+    return report(found, options.kind)
 
 
 if __name__ == "__main__":

@@ -5,18 +5,23 @@ import math
 from pathlib import Path
 from typing import Any
 
-from scripts.swift_names import TEMPLATE, trained_names
+from scripts.swift_names import KNOWN, QWEN3, TEMPLATE, architecture, is_hub_id, trained_names
 from scripts.train.checkpoints import STATE, is_whole, whole_checkpoints
 from scripts.train.launch_facts import Findings, Launch
 
 GROUP_ADVISED = 8
 REWARD = "planner_reward"
+COUNTS = (
+    "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "steps_per_generation",
+    "generation_batch_size",
+)  # fmt: skip
 PLUGIN_FILE = "grpo_planner_plugin.py"
 
 
 def check_arguments(launch: Launch, found: Findings) -> None:
     """All checks that need nothing but the arguments and small files beside the model."""
     check_model(launch, found)
+    check_model_type(launch, found)
     check_template(launch, found)
     if launch.kind == "rollout":
         return
@@ -24,6 +29,7 @@ def check_arguments(launch: Launch, found: Findings) -> None:
     check_run_folder(launch, found)
     check_publishing(launch, found)
     if launch.kind == "grpo":
+        check_sampling(launch, found)
         check_batches(launch, found)
         check_rewards(launch, found)
 
@@ -41,17 +47,35 @@ def check_model(launch: Launch, found: Findings) -> None:
             )
         elif not (folder / "config.json").is_file():
             found.refuse(f"the folder {name} holds no config.json: set PLANNER_MODEL to a Hugging Face model folder")
-    elif name.startswith((".", "/", "~")) or name.count("/") != 1:
+    elif not is_hub_id(name):
         found.refuse(f"there is no model folder {name}: set PLANNER_MODEL to one that exists, or to a hub id org/name")
     elif launch.kind != "rollout" and not launch.train_gpus:
         found.warn(f"{name} would be downloaded and trained on this CPU, which is meant for the demo's nano model")
 
 
 def _is_qwen3(launch: Launch) -> bool:
-    config = Path(str(launch.args["model"])).expanduser() / "config.json"
-    if config.is_file():
-        return str(json.loads(config.read_text(encoding="utf-8")).get("model_type", "")).startswith("qwen3")
-    return "qwen3" in str(launch.args["model"]).lower()
+    model = str(launch.args["model"])
+    found = architecture(model)
+    return bool(QWEN3.search(model)) if found is None else found.startswith("qwen3")
+
+
+def check_model_type(launch: Launch, found: Findings) -> None:
+    """The launchers say Qwen3 unless told otherwise; swift would load another model by that name without a word."""
+    model, said = str(launch.args["model"]), launch.args["model_type"]
+    kind = architecture(model)
+    if kind is None:
+        if said == KNOWN["qwen3"][0] and not QWEN3.search(model):
+            found.warn(
+                f"{model} is not named as a Qwen3 model, and the arguments say --model_type {said}: for another family"
+                " give its --model_type and --template"
+            )
+        return
+    of_type = {model_type: name for name, (model_type, _) in KNOWN.items()}
+    if said in of_type and kind != of_type[said]:
+        way = "its --model_type and --template"
+        if kind in KNOWN:
+            way = "--model_type {} --template {}".format(*KNOWN[kind])
+        found.refuse(f"config.json of {model} says {kind}, the arguments say --model_type {said}: give {way}")
 
 
 def check_template(launch: Launch, found: Findings) -> None:
@@ -90,6 +114,11 @@ def check_adapter(launch: Launch, found: Findings) -> None:
             )
         return
     rank = int(args["lora_rank"])
+    if not adapters and int(args["lora_alpha"]) != 2 * rank:
+        found.warn(
+            f"--lora_rank {rank} with --lora_alpha {args['lora_alpha']}: the kit's learning rates are for an alpha of"
+            f" twice the rank; PLANNER_LORA_RANK={rank} sets both"
+        )
     if launch.kind == "grpo":
         if not adapters:
             found.warn(
@@ -152,6 +181,9 @@ def check_run_folder(launch: Launch, found: Findings) -> None:
             "--add_version true moves the checkpoints away from the manifest and the log: leave it false and name the "
             "folder with --output_dir"
         )
+    if not str(args["output_dir"] or "").strip():
+        found.refuse("--output_dir is empty: name the run's folder, or leave the option out")
+        return
     folder = Path(str(args["output_dir"])).expanduser()
     resume = args["resume_from_checkpoint"]
     whole = whole_checkpoints(folder)
@@ -177,9 +209,25 @@ def check_publishing(launch: Launch, found: Findings) -> None:
         found.refuse("--push_to_hub would publish the model: add --hub_private_repo true, or drop it")
 
 
+def check_sampling(launch: Launch, found: Findings) -> None:
+    """What makes a GRPO run no GRPO, and what swift would notice late or never."""
+    args = launch.args
+    if args["rlhf_type"] != "grpo":
+        found.refuse(f"--rlhf_type {args['rlhf_type']}: this launcher trains by GRPO; leave the option out")
+    beta, temperature = float(args["beta"] or 0), float(args["temperature"])
+    if not (math.isfinite(beta) and beta >= 0):
+        found.refuse(f"--beta {args['beta']}: give 0 (no KL), or a small positive number")
+    if not (math.isfinite(temperature) and temperature > 0):
+        found.refuse(f"--temperature {args['temperature']}: a group sampled without chance has no advantage; give 1.0")
+
+
 def check_batches(launch: Launch, found: Findings) -> None:
     """Groups must fill the batches of training and evaluation exactly (DESIGN section 9)."""
     args, processes = launch.args, launch.processes
+    below = [name for name in COUNTS if args[name] is not None and int(args[name]) < 1]
+    if below:
+        found.refuse(f"{', '.join(f'--{name} {args[name]}' for name in below)}: give 1 or more")
+        return
     group = int(args["num_generations"])
     if group < 2:
         found.refuse(f"--num_generations {group}: a group of one has no advantage; give 8 (2 at least)")

@@ -91,6 +91,8 @@ def check_gpus(launch: Launch, found: Findings) -> None:
     """The GPUs exist, and no GPU has two tasks."""
     wanted = launch.rollout_gpus if launch.kind == "rollout" else launch.train_gpus
     variable = "ROLLOUT_GPUS" if launch.kind == "rollout" else "TRAIN_GPUS"
+    if len(set(wanted)) < len(wanted):
+        found.refuse(f"{variable}={','.join(wanted)} names a GPU twice: each process needs one of its own")
     missing = [gpu for gpu in wanted if gpu not in launch.visible_gpus]
     if missing:
         have = ", ".join(launch.visible_gpus) or "none"
@@ -185,7 +187,7 @@ def server_urls(launch: Launch) -> list[str]:
     if args["vllm_server_base_url"]:
         return list(args["vllm_server_base_url"])
     pairs = zip(args["vllm_server_host"] or [], args["vllm_server_port"], strict=False)
-    return [f"http://{host}:{port}" for host, port in pairs]
+    return [f"http://{f'[{host}]' if ':' in host else host}:{port}" for host, port in pairs]
 
 
 def check_proxy(launch: Launch, found: Findings) -> None:

@@ -83,7 +83,7 @@ class TransformersEngine:
             ids, mask = self._padded(batch)
             written = self.model.generate(
                 input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, do_sample=True,
-                temperature=SAMPLE_TEMPERATURE, top_p=SAMPLE_TOP_P, top_k=SAMPLE_TOP_K,
+                temperature=SAMPLE_TEMPERATURE, top_p=SAMPLE_TOP_P, top_k=SAMPLE_TOP_K["transformers"],
                 max_new_tokens=self.max_new_tokens, pad_token_id=self.pad,
             )  # fmt: skip
             rows = written[:, ids.shape[1] :].tolist()
@@ -175,8 +175,8 @@ class VllmEngine:
 
         sampling = [
             SamplingParams(
-                temperature=SAMPLE_TEMPERATURE, top_p=SAMPLE_TOP_P, top_k=SAMPLE_TOP_K, max_tokens=self.max_new_tokens,
-                seed=seed + number,
+                temperature=SAMPLE_TEMPERATURE, top_p=SAMPLE_TOP_P, top_k=SAMPLE_TOP_K["vllm"],
+                max_tokens=self.max_new_tokens, seed=seed + number,
             )
             for number in range(len(batch))
         ]  # fmt: skip

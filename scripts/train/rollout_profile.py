@@ -31,6 +31,7 @@ from scripts.eval.eval_planner import read_rows
 from scripts.eval.generate import BACKENDS, MAX_NEW_TOKENS, LocalModel
 from scripts.files import write_atomically
 from scripts.swift_names import swift_names
+from scripts.train.dataset_check import check_prompt_style
 from scripts.train.manifest import hardware, package_versions
 from scripts.train.prefix_sharing import VLLM_BLOCK, common_prefix, sharing
 from scripts.train.reward_repeats import compare_rewards
@@ -244,6 +245,7 @@ def profile(options: argparse.Namespace) -> dict[str, Any]:
     if len(rows) < options.prompts:
         raise ValueError(f"{options.data} has {len(rows)} rows, fewer than --prompts {options.prompts}: lower it")
     rows = rows[: options.prompts]
+    check_prompt_style(options.data, rows, settings.prompt)
     probe = RolloutEnv.from_settings(settings, environ={})
     try:
         if probe.store is not None and probe.encoder is not None:

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from scripts.eval.eval_planner import read_rows
 from scripts.eval.generate import MAX_NEW_TOKENS, SAMPLE_TEMPERATURE, SAMPLE_TOP_P
 from scripts.files import write_atomically
+from scripts.train.dataset_check import check_prompt_style
 from scripts.train.doctor import launcher_defaults
 from scripts.train.swift_args import CHECKOUT
 from swift_plugin.reward_loader import load_reward
@@ -111,8 +112,10 @@ def check(options: argparse.Namespace) -> dict[str, Any]:
     """What the server did, JSON-ready; it has ended when this returns or raises."""
     import httpx
 
+    settings = Settings.from_env()
     rows = read_rows(options.data)[: options.prompts]
-    parse_plan = load_reward(Settings.from_env().reward_file).parse_plan
+    check_prompt_style(options.data, rows, settings.prompt)
+    parse_plan = load_reward(settings.reward_file).parse_plan
     host = launcher_defaults()["ROLLOUT_HOST"]
     command = ["bash", str(LAUNCHER), "--port", str(options.port)]
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True)

@@ -35,6 +35,7 @@ PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 EXCEPTION_LINE = re.compile(
     r"^(?:\[rank\d+\]:\s*)?(?P<name>(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit))(?P<text>:.*)?$"
 )
+CANNOT_START = 127  # as a shell says
 OUR_ERRORS = ("StoreError", "EncoderError")  # when one rank raises these, the other ranks' errors follow from it
 KILLED = "killed by SIGKILL, most often the kernel out of memory"
 KILLED_CODES = (128 + signal.SIGKILL, 256 - signal.SIGKILL)  # the second: swift exits with its child's -9
@@ -120,13 +121,18 @@ class Supervisor:
         """Run `command` to its end, or to ours; returns the exit code (128 + n after signal n)."""
         if self.received:
             return 128 + self.received[-1]
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a group of its own, which gets one clean SIGTERM
-        ) as child:
+        try:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a group of its own, which gets one clean SIGTERM
+            )
+        except OSError as error:
+            emit(self.log, f"planner: cannot start {command[0]}: {error.strerror}\n".encode())
+            return CANNOT_START
+        with child:
             assert child.stdout is not None
             copier = threading.Thread(target=self._copy_output, args=(child.stdout,), daemon=True)
             copier.start()
@@ -202,10 +208,15 @@ def run_all(commands: Sequence[Sequence[str]], supervisor: Supervisor, log_path:
             cause = cause_of_failure(written.read(TAIL_BYTES).decode("utf-8", errors="replace"))
         if supervisor.received:
             cause = f"stopped by {signal.Signals(supervisor.received[-1]).name}"
-        elif code in KILLED_CODES and not cause:
-            cause = KILLED
+        elif code in KILLED_CODES and not _is_ours(cause):
+            cause = KILLED  # an exception that the run logged and survived did not end it
         say_how_it_ended(supervisor.log, code, cause, log_path)
     return code
+
+
+def _is_ours(cause: str) -> bool:
+    """Whether `cause` names an error after which the launcher itself ends the others, by signal if need be."""
+    return cause.partition(":")[0].rpartition(".")[2] in OUR_ERRORS or cause.startswith("rank ")
 
 
 def supervise(commands: Sequence[Sequence[str]], log_path: Path) -> int:

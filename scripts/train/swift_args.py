@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import importlib.metadata
 import json
+import os
 import platform
 import re
 import shlex
@@ -261,7 +262,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         parsed = parse(args.command, line)
         for name in args.print or args.given:
-            print(_line(parsed[name] if args.print or name in parsed.given else None))
+            value = parsed[name] if args.print or name in parsed.given else None
+            print(os.path.expanduser(value) if name == "output_dir" and value else _line(value))  # as swift does
     except SwiftArgsError as error:
         print(f"refused: {error}", file=sys.stderr)
         return 2
