@@ -279,7 +279,7 @@ def batch_arithmetic(run: GrpoRun) -> Found:
     world = int(run.arguments.get("global_world_size") or 0) or processes(variables)
     found = Findings()
     for role, sets in run.manifest.get("datasets", {}).items():
-        found.facts[f"{role} rows"] = sum(item["rows"] for item in sets)
+        found.facts[f"{role} rows"] = sum(item.get("taken", item["rows"]) for item in sets)
     check_batches(Launch("grpo", arguments, Settings.from_env({}), variables, world), found)
     if found.refusals:
         return Diagnosis(name, "bad", "; ".join(found.refusals), remedy)

@@ -18,7 +18,7 @@ from scripts.online.channels import SERVER_KEY, SERVER_PORT
 from scripts.train.launch_facts import Findings, Launch
 from scripts.train.manifest import MANIFEST
 from scripts.train.preflight import report
-from scripts.train.preflight_arguments import check_model, check_template
+from scripts.train.preflight_arguments import check_model, check_model_type, check_template
 from scripts.train.preflight_services import port_taken
 from scripts.train.swift_args import SwiftArgs, SwiftArgsError, parse, split_at_dashes
 from swift_plugin.retry import is_loopback
@@ -51,6 +51,7 @@ def check(launch: Launch) -> Findings:
     if read_key(launch.environ) is None and not is_loopback(f"http://{f'[{host}]' if ':' in host else host}"):
         found.refuse(f"--host {host} opens the server to the network, and anyone could use it: set {SERVER_KEY}")
     check_served(launch, found)
+    check_model_type(launch, found)
     check_template(launch, found)
     check_backend(launch, found)
     port = int(args["port"])

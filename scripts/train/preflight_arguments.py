@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,8 @@ from scripts.train.launch_facts import Findings, Launch
 
 GROUP_ADVISED = 8
 REWARD = "planner_reward"
-COUNTS = (
-    "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "steps_per_generation",
-    "generation_batch_size",
+BATCHES = (
+    "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size",
 )  # fmt: skip
 PLUGIN_FILE = "grpo_planner_plugin.py"
 
@@ -224,9 +224,7 @@ def check_sampling(launch: Launch, found: Findings) -> None:
 def check_batches(launch: Launch, found: Findings) -> None:
     """Groups must fill the batches of training and evaluation exactly (DESIGN section 9)."""
     args, processes = launch.args, launch.processes
-    below = [name for name in COUNTS if args[name] is not None and int(args[name]) < 1]
-    if below:
-        found.refuse(f"{', '.join(f'--{name} {args[name]}' for name in below)}: give 1 or more")
+    if _below_1(launch, found, BATCHES):
         return
     group = int(args["num_generations"])
     if group < 2:
@@ -255,11 +253,22 @@ def check_batches(launch: Launch, found: Findings) -> None:
     _check_evaluation(launch, found, group)
 
 
+def _below_1(launch: Launch, found: Findings, names: Sequence[str]) -> bool:
+    """Refuse counts that are given and no count."""
+    given = {name: launch.args[name] for name in names}
+    below = [f"--{name} {value}" for name, value in given.items() if value is not None and int(value) < 1]
+    if below:
+        found.refuse(f"{', '.join(below)}: give 1 or more")
+    return bool(below)
+
+
 def _check_evaluation(launch: Launch, found: Findings, group: int) -> None:
     args = launch.args
     if not args["val_dataset"] or args["eval_strategy"] == "no":
         if args["metric_for_best_model"]:
             found.warn("there is no evaluation, so no best checkpoint is chosen: give --val_dataset, the watch split")
+        return
+    if _below_1(launch, found, ("per_device_eval_batch_size", "num_generations_eval")):
         return
     eval_group = int(args["num_generations_eval"] or group)
     batch = int(args["per_device_eval_batch_size"]) * launch.processes
