@@ -246,6 +246,7 @@ def judged(
         (("--adapters", "/no/adapter"), {}, "holds no adapter_config.json", "nothing there"),
         (("--adapters", "{model}"), {}, "serve whole weights as PLANNER_MODEL", "a model is no adapter"),
         (("--adapters", "{adapter}", "{adapter}"), {}, "names 2 adapters", "one planner"),
+        (("--model_type", "llama"), {}, "say --model_type llama: give --model_type qwen3", "another family"),
         (("--template", "qwen3"), {}, "use --template qwen3_nothinking", "another prompt than in training"),
         (("--adapters", "{wide}", "--infer_backend", "vllm"), {}, "rank 64 is above", "vLLM would not load it"),
         (("--infer_backend", "vllm"), {}, "this machine's are: none", "no GPU"),

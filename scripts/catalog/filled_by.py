@@ -8,7 +8,9 @@ from scripts.catalog.point_survey import points_of
 from swift_plugin.encoders import Encoder
 from swift_plugin.stores import EdgeStore, QdrantStore, StoreError
 
-LOOKED_AT = 16  # points: the first page of ids, which are hashes of content and so spread over the catalogue
+# Points: the first page of ids, which are hashes of content and so spread over the catalogue; few enough for a slow
+# encoder within preflight's seconds.
+LOOKED_AT = 8
 SAME_ENCODER = 0.99  # cosine of a title's stored and fresh vector: half precision stays above, another model below
 UNRELATED = 0.3  # two models' vectors lie at 0 to each other; those of one model, of a title and of more, far above
 
