@@ -111,17 +111,22 @@ def check_store(store: Store, encoder: Encoder) -> StoreInfo:
             " they do not belong together. Set PLANNER_EMBED_URL or PLANNER_EMBED_MODEL to the encoder that"
             f" filled the store, or rebuild it. {build}"
         )
-    if info.distance not in (None, *DISTANCES):
-        raise StoreError(
-            f"{where} compares vectors by {info.distance}: nearest by that is not nearest in meaning. The encoders make"
-            f" unit vectors for {' or '.join(DISTANCES)}; rebuild it with the first. {build}"
-        )
+    check_distance(where, info.distance)
     if info.encoder is not None and _model_name(info.encoder) != _model_name(encoder.name):
         raise StoreError(
             f"{where} was filled by the encoder {info.encoder}, now {encoder.name} is set: their vectors cannot"
             f" be compared. Set that encoder again, or rebuild. {build}"
         )
     return info
+
+
+def check_distance(where: str, distance: str | None) -> None:
+    """Raise StoreError unless the engine compares vectors in the order the encoders mean; None: there is no vector."""
+    if distance not in (None, *DISTANCES):
+        raise StoreError(
+            f"{where} compares vectors by {distance}: nearest by that is not nearest in meaning. The encoders make unit"
+            f" vectors for {' or '.join(DISTANCES)}; fill a new one with the first."
+        )
 
 
 def _model_name(encoder: str) -> str:
@@ -220,9 +225,9 @@ class EdgeStore:
         named = range(self._added, self._added + len(payloads)) if ids is None else ids
         for point_id, vector, payload in zip(named, _as_rows(vectors), payloads, strict=True):
             _title(payload, point_id, str(self.path))
+            point = edge.Point(point_id, {VECTOR_NAME: vector}, dict(payload))
             # One by one: within one update the engine stores points in hash order, and ties would then differ
             # from build to build.
-            point = edge.Point(point_id, {VECTOR_NAME: vector}, dict(payload))
             with self._filling():
                 shard.update(edge.UpdateOperation.upsert_points([point]))
             self._added += 1

@@ -55,6 +55,11 @@ def trace_files(folder: str | Path) -> dict[int, list[Path]]:
     return {rank: [parts[number] for number in sorted(parts)] for rank, parts in sorted(found.items())}
 
 
+def is_trace(path: Path) -> bool:
+    """Whether the name is that of a rank's trace, or of a part of one."""
+    return _NAME.fullmatch(path.name) is not None
+
+
 def open_trace(path: Path) -> gzip.GzipFile | io.BufferedReader:
     """A file of `trace_files` for reading its lines as bytes, compressed or not."""
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")

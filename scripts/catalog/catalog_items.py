@@ -13,7 +13,7 @@ MAX_TITLE = 2000  # characters; more is a shifted column or an unclosed quote, a
 # Ids are made from content under this name. Another name would make every catalogue new.
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "planner-grpo-kit/catalogue/1")
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class BadRow(ValueError):
@@ -86,7 +86,7 @@ def _text(field: str, value: Any) -> str:
         return str(value)
     if not isinstance(value, str):
         raise BadRow(f"{field} is no text: {_shown(value)}")
-    if _SURROGATE.search(value):
+    if SURROGATE.search(value):
         raise BadRow(f"{field} is no UTF-8: convert the file, as with iconv -f GB18030 -t UTF-8")
     return " ".join(value.split())
 

@@ -17,12 +17,12 @@ from scripts.files import write_atomically
 from swift_plugin.encoders import Encoder, Vectors
 from swift_plugin.settings import VECTOR_NAME, Settings
 from swift_plugin.stores import (
-    DISTANCES,
     EdgeStore,
     QdrantStore,
     StoreError,
     StoreInfo,
     VectorStorage,
+    check_distance,
     check_replaceable,
     check_store,
     make_store,
@@ -266,11 +266,7 @@ class QdrantTarget:
                 f" {self._encoder.name} makes {self._encoder.dim}. Set the encoder that fits, or name a new collection"
                 " with QDRANT_COLLECTION"
             )
-        if params.distance.value not in DISTANCES:
-            raise StoreError(
-                f"the collection {self.store.collection!r} compares vectors by {params.distance.value}, the encoders'"
-                f" need {' or '.join(DISTANCES)}. Name a new collection with QDRANT_COLLECTION"
-            )
+        check_distance(f"the collection {self.store.collection!r}", params.distance.value)
         lacking = []
         if self._storage.on_disk and not (params.on_disk or getattr(params, "memory", None) == "cold"):
             lacking.append("--on-disk")

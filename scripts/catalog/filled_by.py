@@ -51,7 +51,9 @@ def check_related(encoder: Encoder, store: EdgeStore | QdrantStore) -> str | Non
     Returns a remark if they are this encoder's at most in part: vectors of a title and more are legitimate.
     """
     cosines = title_cosines(encoder, store)
-    mean = fmean(cosines.values()) if cosines else 1.0
+    if not cosines:
+        return None  # no titles: a search of them raises by itself
+    mean = fmean(cosines.values())
     if mean < UNRELATED:
         raise StoreError(
             f"the vectors in the store are not those of {encoder.name}: for {len(cosines)} stored titles the one there"

@@ -39,6 +39,11 @@ class Dataset:
     sha256: str
     taken: int | None = None
 
+    @property
+    def drawn(self) -> int:
+        """Rows that swift trains on."""
+        return len(self.rows) if self.taken is None else self.taken
+
     def facts(self) -> dict[str, Any]:
         """For the manifest: path, sha256, the file's row count, how many of them swift takes, and the file's rows by
         split and by golden status."""
@@ -49,7 +54,7 @@ class Dataset:
             "path": str(self.path),
             "sha256": self.sha256,
             "rows": len(self.rows),
-            "taken": len(self.rows) if self.taken is None else self.taken,
+            "taken": self.drawn,
             "splits": dict(Counter(str(row.get("split")) for row in self.rows)),
             "statuses": dict(statuses),
         }
@@ -110,7 +115,7 @@ def problems(dataset: Dataset, purpose: str, reward: Reward, style: str) -> list
         reward: its `parse_golden` and `parse_plan` judge goldens and answers.
         style: the prompt style of PLANNER_PROMPT, which the rows must have been rendered with.
     """
-    other_prompts = {system_prompt(other): other for other in PROMPT_STYLES if other != style}
+    other_prompts = _other_prompts(style)
     found: list[str] = []
     for number, row in enumerate(dataset.rows, start=1):
         found += [f"{dataset.path}:{number}: {text}" for text in _row_problems(row, purpose, reward, other_prompts)]
@@ -170,6 +175,11 @@ def _is_message(message: Any) -> bool:
     return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
 
 
+def _other_prompts(style: str) -> dict[str, str]:
+    """System prompt -> style, of all styles but this one."""
+    return {system_prompt(other): other for other in PROMPT_STYLES if other != style}
+
+
 def _prompt_problem(row: dict[str, Any], other_prompts: Mapping[str, str]) -> str | None:
     system = system_text(row)
     if system not in other_prompts:
@@ -211,7 +221,7 @@ def _shown(value: Any) -> str:
 
 def check_prompt_style(path: Path, rows: Sequence[Mapping[str, Any]], style: str) -> None:
     """Raise ValueError if a row carries the prompt of another style than `style`, that of PLANNER_PROMPT."""
-    others = {system_prompt(other): other for other in PROMPT_STYLES if other != style}
+    others = _other_prompts(style)
     for number, row in enumerate(rows, start=1):
         other = others.get(system_text(row))
         if other:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from scripts.swift_names import is_hub_id
 from scripts.train.launch_facts import Findings, Launch, processes
 from scripts.train.manifest import git_state, hardware, package_versions, variables
 from scripts.train.preflight_services import (
@@ -202,7 +203,7 @@ def check_model(environ: Mapping[str, str], default: str) -> Line:
     folder = Path(model).expanduser()
     if (folder / "config.json").is_file():
         return Line("model", "PLANNER_MODEL", OK, str(folder))
-    if folder.is_dir() or model.startswith(("/", ".", "~")) or model.count("/") != 1:
+    if folder.is_dir() or not is_hub_id(model):
         fix = "set PLANNER_MODEL to a downloaded model's folder or a hub id org/name; make demo makes a nano model"
         return Line("model", "PLANNER_MODEL", MISSING, f"{model} is no folder with a config.json", fix)
     hub = "Hugging Face" if environ.get("USE_HF", "").strip() == "1" else "ModelScope (USE_HF=1: Hugging Face)"

@@ -71,7 +71,7 @@ def check_datasets(launch: Launch, reward: Reward, found: Findings) -> None:
                 found.refuse(str(error))
                 continue
             key = "train rows" if arguments is train else "watch rows"
-            found.facts[key] = found.facts.get(key, 0) + dataset.facts()["taken"]
+            found.facts[key] = found.facts.get(key, 0) + dataset.drawn
             bad = problems(dataset, purpose, reward, launch.settings.prompt)
             for text in bad:
                 found.refuse(text)

@@ -54,11 +54,12 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def cause_of_failure(log_tail: str) -> str:
+def cause_of_failure(log_tail: str, killed: bool = False) -> str:
     """What best explains a failed run, as one line; empty if the text holds nothing that does.
 
     The last error of the store or the encoder, else a rank that was killed (the others then lose their connection to
-    it), else the last exception that neither reports such a lost connection nor is torchrun's own summary.
+    it), else that the run was `killed`, as its exit code says, else the last exception that neither reports such a lost
+    connection nor is torchrun's own summary.
 
     >>> cause_of_failure("[rank1]: reward.StoreError: no answer\\n[rank0]: RuntimeError: peer closed\\n")
     'reward.StoreError: no answer'
@@ -68,9 +69,11 @@ def cause_of_failure(log_tail: str) -> str:
     def named(names: Sequence[str]) -> list[re.Match[str]]:
         return [match for match in found if match["name"].rpartition(".")[2] in names]
 
-    ours, killed = named(OUR_ERRORS), KILLED_RANK.search(log_tail)
+    ours, rank = named(OUR_ERRORS), KILLED_RANK.search(log_tail)
+    if rank and not ours:
+        return f"rank {rank['rank']} was {KILLED}"
     if killed and not ours:
-        return f"rank {killed['rank']} was {KILLED}"
+        return KILLED  # an exception that the run logged and survived did not end it
     others = [match for match in found if match not in named(REPORTS_OF_ERRORS)]
     chosen = ours or [match for match in others if not LOST_PEER.search(match.string)] or others
     return f"{chosen[-1]['name']}{chosen[-1]['text'] or ''}" if chosen else ""
@@ -205,18 +208,13 @@ def run_all(commands: Sequence[Sequence[str]], supervisor: Supervisor, log_path:
     if code != 0:
         with log_path.open("rb") as written:
             written.seek(max(start, os.path.getsize(log_path) - TAIL_BYTES))
-            cause = cause_of_failure(written.read(TAIL_BYTES).decode("utf-8", errors="replace"))
+            tail = written.read(TAIL_BYTES).decode("utf-8", errors="replace")
         if supervisor.received:
             cause = f"stopped by {signal.Signals(supervisor.received[-1]).name}"
-        elif code in KILLED_CODES and not _is_ours(cause):
-            cause = KILLED  # an exception that the run logged and survived did not end it
+        else:
+            cause = cause_of_failure(tail, killed=code in KILLED_CODES)
         say_how_it_ended(supervisor.log, code, cause, log_path)
     return code
-
-
-def _is_ours(cause: str) -> bool:
-    """Whether `cause` names an error after which the launcher itself ends the others, by signal if need be."""
-    return cause.partition(":")[0].rpartition(".")[2] in OUR_ERRORS or cause.startswith("rank ")
 
 
 def supervise(commands: Sequence[Sequence[str]], log_path: Path) -> int:

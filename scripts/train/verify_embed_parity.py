@@ -15,7 +15,6 @@ import argparse
 import dataclasses
 import json
 import logging
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from scripts.catalog.catalog_items import SURROGATE
 from scripts.catalog.filled_by import check_related
 from scripts.files import write_atomically
 from scripts.train.embed_parity import Compared, acceptance, compare, figures, worst
@@ -40,14 +40,12 @@ from swift_plugin.encoders import Encoder, EncoderError, Vectors, embeddings_url
 from swift_plugin.reward_loader import load_reward
 from swift_plugin.settings import CHECKOUT, DEFAULT_EMBED_MODEL, Settings, check_url
 from swift_plugin.stores import EdgeStore, QdrantStore, Store, StoreError, StoreInfo, check_store, make_store
-from swift_plugin.trace import open_trace
+from swift_plugin.trace import is_trace, open_trace
 
 HASHED = "hashed"
 TEXT_KEYS = ("search", "title", "text")  # of a reward trace, a catalogue, a request set; the first one present counts
 FEWEST_TEXTS = 100  # with fewer a single text decides the line of 99 %
 DEFAULT_TEXTS = 1000
-TRACE_PREFIX = "reward_trace."
-SURROGATE = re.compile("[\ud800-\udfff]")
 logger = logging.getLogger("verify_embed_parity")
 BATCH = 256  # texts between two moves of the progress bar
 
@@ -92,19 +90,16 @@ def read_texts(path: Path, limit: int) -> list[str]:
 
 def _all_texts(path: Path) -> Iterator[str | None]:
     suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
-    trace, as_json = path.name.startswith(TRACE_PREFIX), suffixes[-1:] in ([".jsonl"], [".ndjson"])
+    text_of_line = _json_text if suffixes[-1:] in ([".jsonl"], [".ndjson"]) else _plain_text
     with open_trace(path) as file:
         for number, raw in enumerate(file, 1):
             where = f"{path.name}:{number}"
             try:
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                row = json.loads(line) if as_json and line.strip() else line
-            except ValueError as error:
-                if trace:
-                    logger.warning("%s is left out: half a line of a run that was killed (%s)", where, error)
-                    continue
-                raise ValueError(f"{where}: {error}") from None
-            yield _text_of_row(row, where) if as_json and line.strip() else _plain_text(line, where)
+                yield text_of_line(raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n"), where)
+            except (UnicodeDecodeError, json.JSONDecodeError) as error:
+                if not is_trace(path):
+                    raise ValueError(f"{where}: {error}") from None
+                logger.warning("%s is left out: half a line of a run that was killed (%s)", where, error)
 
 
 def _plain_text(line: str, where: str) -> str:
@@ -113,7 +108,10 @@ def _plain_text(line: str, where: str) -> str:
     return line
 
 
-def _text_of_row(row: Any, where: str) -> str | None:
+def _json_text(line: str, where: str) -> str | None:
+    if not line.strip():
+        return None
+    row = json.loads(line)
     key = next((key for key in TEXT_KEYS if isinstance(row, dict) and key in row), None)
     if key is None:
         raise ValueError(f"{where} has none of the keys {', '.join(TEXT_KEYS)}")
