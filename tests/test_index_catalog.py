@@ -513,6 +513,10 @@ def test_a_collection_made_otherwise_is_refused_before_anything_is_written(
     monkeypatch.delenv("PLANNER_EMBED_URL")
     code, _, err = command(capsys, more)
     assert code == 2 and "for vectors of size 8, the encoder hashed-480 makes 480" in err
+    server.vectors = {"dense": {"size": DIM, "distance": "Manhattan"}}
+    monkeypatch.setenv("PLANNER_EMBED_URL", endpoint.url)
+    code, _, err = command(capsys, more)
+    assert code == 2 and "compares vectors by Manhattan" in err
     assert qdrant_survey(server).points == 5
 
 
