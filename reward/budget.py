@@ -24,6 +24,7 @@ from reward.budget_words import (
     CURRENCY_AFTER,
     CURRENCY_BEFORE,
     DIMENSION,
+    FREE_SHIPPING,
     FUZZY_AFTER,
     JUST_UNDER,
     LIFTED_SUM,
@@ -199,9 +200,9 @@ def _sum_at(text: str, start: int) -> _Sum | None:
 
 
 def _change(text: str, start: int, unit: str) -> tuple[Decimal, int]:
-    """角 and 分 after a unit: (value in units, end). A lone digit counts only after 块 (五块六)."""
+    """角 and 分 after a unit: (value in units, end). A lone digit counts only after 块 or 元 (五块六)."""
     found = SMALL_CHANGE.match(text, start)
-    if not found or (found["lone"] and unit[-1:] not in "块蚊個"):
+    if not found or (found["lone"] and unit[-1:] not in "块元蚊個"):
         return Decimal(0), start
     if found["half"]:
         return Decimal("0.5"), found.end()
@@ -321,7 +322,7 @@ def _bound(before: str, after: str, beyond: str) -> str | None:
 
 
 def _is_money(text: str, one: _Sum, before: str, after: str, bound: str | None, is_range: bool) -> bool:
-    unit_end = text[:one.end][-1:]
+    unit_end = text[: one.end][-1:]
     if one.money:
         lot = one.high < MOST_IN_A_LOT and LOT.match(after) is not None
         pieces = TILES.match(after) or one.high < MOST_PIECES and PIECES.match(after)
@@ -340,7 +341,7 @@ def _is_money(text: str, one: _Sum, before: str, after: str, bound: str | None, 
     if APPROXIMATE_AFTER.match(after):
         return one.high >= LEAST_BARE
     if one.numeral.arabic and re.search(r"\d\.\d?9$", text[one.start : one.end]):
-        return one.high >= LEAST_BARE  # 59.9: a shop's price
+        return one.high >= LEAST_BARE or FREE_SHIPPING.match(after) is not None  # 59.9, 9.9包邮: a shop's price
     tail = CLAUSE_TAIL.match(after.strip())
     alone = tail is not None and tail.end() == len(after.strip()) and ALONE_BEFORE.search(before) is not None
     if spoken:

@@ -59,12 +59,24 @@ PIECES = re.compile(
     r"(?:装|拼图|积木|电池|肥皂|香皂|手工皂|面膜|瓷砖|地砖|砖|布|手表|腕表|表|毛巾|抹布|地垫|泡沫垫|木板|玻璃|屏|硬盘|豆腐|巧克力|饼干|板|牛排|腹肌"
     r"|石头|香薰|滑板|地毯|浴巾)"
 )
+_MAX_AFTER = (
+    r"\s?(?:以内(?!加减|口算)|之内|以里|内(?![存衣裤胆置里部容饰层侧心外])"
+    r"|以下|之下|往下|向下|封顶|打住|打得住|顶天|撑死|到顶|为限|一分不多|能拿下|够不够|就不买了?|or less|max)"
+)
+_MIN_AFTER = r"\s?(?:及?以上|之上|往上|向上|朝上|起步|起跳|起(?![来买用床])|打底|开外|保底|or more|\+)"
+_APPROXIMATE_AFTER = r"\s?(?:左右|上下|附近|前后|样子)"
+# What follows a sum that is said to its end: 9块9包邮, 9块9一双, but not 十块五双, where 五 is a count.
+_SUM_ENDS = (
+    rf"$|\s(?!{_MEASURE})|[;,。、!?~…:/()\[\]【】「」\-到至和或跟与]|\.(?!\d)"
+    rf"|{_MAX_AFTER}|{_MIN_AFTER}|{_APPROXIMATE_AFTER}"
+    rf"|的|吧|吗|呢|了|啊|包邮|免邮|不包邮|还|就|都|也|能|可以|够|行(?!李)|买|[一每](?:{_MEASURE})|(?<![一1])两(?:{_MEASURE})"
+)
 SMALL_CHANGE = re.compile(
     rf"又?(?:(?P<tenths>{_DIGIT})(?:毛|角|毫)(?:(?P<hundredths>{_DIGIT})(?:分|仙)?(?!{_DIGIT}))?"
     rf"|零?(?P<cents>\d{{1,2}}|{_DIGIT})(?:美分|分(?!钟|期|不|货)|仙|日本钱)"
     rf"|零(?P<after_zero>{_DIGIT})(?!{_DIGIT}|[十百千万])"
     rf"|(?P<half>半)(?![价径年月天个])"
-    rf"|(?P<lone>{_DIGIT})(?=$|[;,。、!?~\-到至]|以[内下上]|之内|左右|上下|的|吧|吗|呢))(?:钱)?"
+    rf"|(?P<lone>{_DIGIT})(?={_SUM_ENDS}))(?:钱)?"
 )
 WHOLE_CENTS = re.compile(rf"(?:[{'零一二两三四五六七八九十百'}]{{1,4}}|\d{{1,2}})(?:分|仙)|(?P<half>一?個半)")
 FUZZY_AFTER = re.compile(
@@ -73,6 +85,7 @@ FUZZY_AFTER = re.compile(
 )
 JUST_UNDER = re.compile(r"(?:将近|接近|[^附最远就靠]近|^近|快要?|(?:^|[^最大])小(?=$))$")
 
+FREE_SHIPPING = re.compile("包邮")
 CLAUSE_END = re.compile(r"[;。、!?…()\[\]【】「」]|\.(?!\d)")
 CLAUSE_TAIL = re.compile(
     r"(?:左右|上下)?(?:那种|包邮|这个数|那个数|就行|就好|就够|可以|好了|行吗|有吗|有没有|吧|的话|的呢|的|滴)?[吗呢啊呀哈嘛呗~]*"
@@ -97,14 +110,9 @@ MIN_BEFORE = re.compile(
     rf"|at least|over|above|more than|from){_FILL}",
     re.I,
 )
-MAX_AFTER = re.compile(
-    r"\s?(?:以内(?!加减|口算)|之内|以里|内(?![存衣裤胆置里部容饰层侧心外])"
-    r"|以下|之下|往下|向下|封顶|打住|打得住|顶天|撑死|到顶|为限|一分不多|能拿下|够不够|就不买了?|or less|max)"
-)
-MIN_AFTER = re.compile(
-    r"\s?(?:及?以上|之上|往上|向上|朝上|起步|起跳|起(?![来买用床])|打底|开外|保底|or more|\+)"
-)
-APPROXIMATE_AFTER = re.compile(r"\s?(?:左右|上下|附近|前后|样子)")
+MAX_AFTER = re.compile(_MAX_AFTER)
+MIN_AFTER = re.compile(_MIN_AFTER)
+APPROXIMATE_AFTER = re.compile(_APPROXIMATE_AFTER)
 REFUSED = re.compile(
     r"^(?:以[上下]|之[上下]|往[上下])?的?(?:我|咱)?(?:就|都|一律|可|也|统统|通通)*"
     r"(?:不看|不要|免谈|不考虑|不买|别推|算了|别来|别给我看|不行|不收|pass|绕道|不用看|不必|排除)(?=$|[;\s了啊哈哦吧呢~!。])",

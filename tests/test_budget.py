@@ -32,6 +32,18 @@ EXACT = [
     ("三百块以内", 300, None, 300, "at most"),
     ("十块五毛", 10.5, 10.5, 10.5, "small change"),
     ("五块六的", 5.6, 5.6, 5.6, "a lone digit after 块"),
+    ("9块9包邮", 9.9, 9.9, 9.9, "the same before 包邮"),
+    ("十九块九包邮的袜子", 19.9, 19.9, 19.9, "the same in Chinese"),
+    ("9.9包邮", 9.9, 9.9, 9.9, "with a point"),
+    ("9块9 包邮", 9.9, 9.9, 9.9, "before a space"),
+    ("9块9（包邮）", 9.9, 9.9, 9.9, "before a bracket"),
+    ("9块9一双", 9.9, 9.9, 9.9, "before a piece: 一双 is no part of the sum"),
+    ("九块九两双", 9.9, 9.9, 9.9, "before two pieces"),
+    ("9块9左右", 9.9, None, None, "before 左右"),
+    ("9块9封顶", 9.9, None, 9.9, "before a bound"),
+    ("9块9起", None, 9.9, None, "before a lower bound"),
+    ("9块9就行", 9.9, 9.9, 9.9, "before 就"),
+    ("9元9包邮", 9.9, 9.9, 9.9, "the same after 元"),
     ("59.9有能用的没", 59.9, 59.9, 59.9, "a shop's price"),
     ("200-300", 300, 200, 300, "a range takes its upper end"),
     ("一到两千", 2000, 1000, 2000, "the lower end takes the unit over"),
@@ -69,6 +81,16 @@ UNCERTAIN = [
     ("2、3百", 200, 300, "span with a pause"),
     ("三百五百都行", 300, 500, "two sums"),
 ]
+NO_CHANGE = [
+    ("三百块俩", 300, "a lot"),
+    ("五十块三件", 50, "a lot"),
+    ("五十块两三件", 50, "a lot"),
+    ("五十块五花肉", 50, "part of a word"),
+    ("五十块三明治", 50, "part of a word"),
+    ("五十块一样的", 50, "part of a word"),
+    ("100元3双", 100, "a lot"),
+    ("100元9折", 100, "a discount"),
+]
 NO_MONEY = [
     ("16寸", "size"),
     ("至少100个人", "count"),
@@ -79,6 +101,8 @@ NO_MONEY = [
     ("宽500以内的桌子", "width"),
     ("三元催化器", "part of a word"),
     ("十块五个", "pieces, or the price of a lot"),
+    ("十块五六个", "pieces, or the price of a lot"),
+    ("5包邮", "a small number is a count"),
     ("两块电池", "pieces"),
     ("1000块拼图", "pieces"),
     ("一块买", "together"),
@@ -119,6 +143,11 @@ def test_one_amount(text: str, amount: float | None, low: float | None, high: fl
     reading = parse_budget(text)
     assert (reading.amount, reading.low, reading.high) == (amount, low, high), why
     assert not reading.uncertain and not reading.clear, why
+
+
+@pytest.mark.parametrize(("text", "amount", "why"), NO_CHANGE)
+def test_a_digit_behind_a_sum_is_no_small_change(text: str, amount: float, why: str) -> None:
+    assert parse_budget(text).amount == amount, why
 
 
 @pytest.mark.parametrize(("text", "low", "high", "why"), UNCERTAIN)
