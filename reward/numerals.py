@@ -20,6 +20,9 @@ _VARIANTS = str.maketrans(
     "〇壹贰貳叁參肆伍陆陸柒捌玖拾佰仟萬億兩幾數圆圓塊錢銭幣鎊歐澳韓個來餘碼雙條臺",
     "零一二二三三四五六六七八九十百千万亿两几数元元块钱钱币镑欧澳韩個来余码双条台",
 )  # 個 stays: only the Cantonese 個 is a unit of money
+# 俩 and 仨 are two and three pieces (一百块俩) unless a unit follows.
+_SPOKEN = {"俩": "两", "仨": "三", "廿": "二十", "卅": "三十"}
+_SPOKEN_NUMERAL = re.compile(r"[俩仨](?=仨?[十百千万亿块元])|[廿卅]")
 _WIDE_COMMA = re.compile(r"(?<=[０-９])，(?=[０-９]{3})")
 _COMMA = re.compile(r"(?<!\d),|,(?!\d{3})")
 _SPLIT_NUMBER = re.compile(r"(?<=\d) (?=[百千万亿](?:[元块多万亿;美港日欧韩台]|$))")
@@ -57,7 +60,7 @@ class Numeral(NamedTuple):
 
 
 def normalise(text: str) -> str:
-    """NFKC, Chinese variants folded, spaces single, line ends and commas outside numbers as ``;``.
+    """NFKC, Chinese variants and spoken numerals folded, spaces single, line ends and commas outside numbers as ``;``.
 
     >>> normalise("人民币  ３００圓，12 万元")
     '人民币 300元;12万元'
@@ -65,6 +68,7 @@ def normalise(text: str) -> str:
     text = _WIDE_COMMA.sub(",", text).replace("，", ";").replace("\n", ";")
     text = unicodedata.normalize("NFKC", text).translate(_VARIANTS)
     text = _SPLIT_NUMBER.sub("", " ".join(_COMMA.sub(";", text).split()))
+    text = _SPOKEN_NUMERAL.sub(lambda found: _SPOKEN[found.group()], text)
     return re.sub(r"(?<=[千万])儿(?=八)", "", text)
 
 
