@@ -169,6 +169,21 @@ def test_records_whose_call_failed_are_left_out_up_to_a_twentieth() -> None:
         compare(whole, whole[6:])
 
 
+@pytest.mark.parametrize(("kept", "code", "said"), [
+    (190, 0, "B lacks 10 of 200 completions"), (189, 2, "B has 189 of 200 completions"),
+])  # fmt: skip
+def test_samples_whose_calls_failed_are_told_and_refused_beyond_a_twentieth(
+    kept: int, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = sample(0.7, format=1.0)
+    whole = [record(str(i), good, good) for i in range(100)]
+    short = [record(str(i), *[good] * (1 if i < 200 - kept else 2)) for i in range(100)]
+    a, b = (write(tmp_path / name, {"samples": side}) for name, side in (("a", whole), ("b", short)))
+    assert main([a, b]) == code
+    printed = capsys.readouterr()
+    assert said in printed.out + printed.err
+
+
 @pytest.mark.parametrize("key", COMPARED)
 def test_files_scored_differently_are_refused(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [record("a", sample(0.7, format=1.0))]
@@ -179,7 +194,7 @@ def test_files_scored_differently_are_refused(key: str, tmp_path: Path, capsys: 
 def test_another_number_of_samples_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two, three = ([record("a", *[sample(0.7, format=1.0)] * n)] for n in (2, 3))
     assert main([write(tmp_path / "a", {"samples": two}), write(tmp_path / "b", {"samples": three})]) == 2
-    assert "2 and B 3 samples" in capsys.readouterr().err
+    assert "A has 2, B has 3" in capsys.readouterr().err
     assert main([str(tmp_path / "a"), str(tmp_path / "gone")]) == 2
 
 

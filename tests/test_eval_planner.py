@@ -83,7 +83,7 @@ def faulty(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
             case "3":
                 return Reply(content=GOOD, stall_s=STALL_S)
             case "4":
-                return Reply(content="")
+                return Reply(content="", finish_reason="content_filter")
             case "5":
                 return Reply(content=GOOD[: len(GOOD) // 2])  # cut by the token limit: a bad plan, not a failure
             case "6":
@@ -158,6 +158,50 @@ def test_hashes_in_the_summary_are_those_of_the_files(faulty: dict[str, Any]) ->
         assert faulty["summary"][mode]["records_sha256"] == hashlib.sha256(data).hexdigest()
     assert faulty["summary"]["data_sha256"] == hashlib.sha256(faulty["data"].read_bytes()).hexdigest()
     assert faulty["summary"]["samples"]["completions"] == 10
+
+
+def test_an_empty_answer_is_the_models_own_unless_something_else_emptied_it(store: Path, tmp_path: Path) -> None:
+    def script(model: str, text: str, count: int) -> Reply:
+        written = {"0": Reply("", "stop"), "1": Reply(None, "length"), "2": Reply(" ", "stop")}
+        return written.get(number_of(text), Reply(None, "stop"))
+
+    def elsewhere(**more: Any) -> Fault:
+        return Fault(change=lambda answer: {
+            **answer, "choices": [{**answer["choices"][0], "message": {**answer["choices"][0]["message"], **more}}]
+        })  # fmt: skip
+
+    call = {"id": "c", "type": "function", "function": {"name": "plan", "arguments": "{}"}}
+    with ChatServer(script) as server:
+        server.fail(elsewhere(refusal="I cannot help with that"), elsewhere(tool_calls=[call]))
+        data = write_rows(tmp_path / "dev.jsonl", [row(number) for number in (8, 9, 0, 1, 2)])
+        evaluate(server, data, tmp_path / "e", store, "--concurrency", "1", **FAST)
+    made = load(tmp_path / "e")
+    assert [record["id"] for record in made["greedy"]] == ["dev-0", "dev-1", "dev-2"]
+    (samples,) = zip(*(record["samples"] for record in made["greedy"]), strict=True)
+    assert [sample["completion"] for sample in samples] == ["", "", " "]
+    assert {sample["breakdown"]["total"] for sample in samples} == {-1.0}
+    reasons = {failure["id"]: failure["reason"] for failure in made["summary"]["failures"]}
+    assert "refusal" in reasons["dev-8"] and "tool_calls" in reasons["dev-9"]
+
+
+def test_records_that_lost_some_of_their_samples_are_counted_and_not_compared(store: Path, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "dev.jsonl", [row(number) for number in range(3)])
+
+    def script(model: str, text: str, count: int) -> Reply | str:
+        return Reply(status=400) if count == 2 else GOOD  # the second sample, after the greedy call and the first
+
+    printed = []
+    for out, one in (("whole", lambda *asked: GOOD), ("short", script)):
+        with ChatServer(one) as server:
+            printed.append(
+                evaluate(server, data, tmp_path / out, store, "--samples", "2", "--concurrency", "1", **FAST)
+            )
+    samples = load(tmp_path / "short")["summary"]["samples"]
+    assert samples["coverage"] == {"count": 3, "of": 3, "share": 1.0}
+    assert samples["completion_coverage"] == {"count": 3, "of": 6, "share": 0.5}
+    assert "coverage 3/3 records, 3/6 completions" in printed[1] and "coverage" not in printed[0]
+    command = [sys.executable, "scripts/eval/compare_runs.py", str(tmp_path / "whole"), str(tmp_path / "short")]
+    assert "B has 3 of 6 completions" in run(command, {}, code=2)
 
 
 def test_no_answer_at_all_is_no_evaluation_and_can_be_resumed(store: Path, tmp_path: Path) -> None:

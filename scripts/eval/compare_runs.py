@@ -9,7 +9,8 @@ Reads the files of eval_planner.py (prefixes). Both decoding modes are judged wh
   no difference at this size  with the smallest difference that could have been seen
 
 Exit codes: 0 better or no difference, in every mode; 1 worse, mixed, or a rise whose price is not ruled out; 2 files
-that cannot be compared (other weights, gates, reward file, dev set, store, encoder or number of samples).
+that cannot be compared (other weights, gates, reward file, dev set, store, encoder or number of samples, or more than
+5 % of the calls failed).
 """
 
 import argparse
@@ -18,30 +19,57 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.eval.comparison import BAD, compare
+from scripts.eval.comparison import BAD, MIN_COVERAGE, compare
 from scripts.eval.evaluation_files import MODES, check_comparable, json_text, load
 from scripts.files import write_atomically
 
 SIDES = ("A", "B")
 
 
-def check_sampling(a: Mapping[str, Any], b: Mapping[str, Any], mode: str) -> None:
-    """Raises ValueError when one side drew another number of samples a record: their means spread differently."""
-    counts = [max(len(record["samples"]) for record in side[mode]) for side in (a, b)]
-    if counts[0] != counts[1]:
-        raise ValueError(
-            f"A has {counts[0]} and B {counts[1]} samples a record; evaluate again with one --samples for both"
-        )
+def asked(evaluation: Mapping[str, Any], mode: str) -> tuple[int, int]:
+    """Samples a record and completions in all that one mode was to have.
+
+    A summary of before `completion_coverage` leaves the samples to the record that has most.
+    """
+    summary, records = evaluation["summary"][mode], evaluation[mode]
+    rows = summary["coverage"]["of"] if "coverage" in summary else len(records)
+    if "completion_coverage" in summary:
+        return summary["completion_coverage"]["of"] // rows, summary["completion_coverage"]["of"]
+    samples = max(len(record["samples"]) for record in records)
+    return samples, samples * rows
+
+
+def check_sampling(sides: Mapping[str, Mapping[str, Any]], mode: str) -> None:
+    """Raises ValueError when the means of two evaluations cannot be held against each other in one decoding mode.
+
+    That is where one drew another number of samples a record: their means spread differently; and where one lost more
+    calls than MIN_COVERAGE leaves: which calls fail is no chance, so the rest is another dev set.
+
+    Args:
+        sides: what `load` returned, by label.
+    """
+    drawn = {label: asked(side, mode) for label, side in sides.items()}
+    if len({samples for samples, _ in drawn.values()}) > 1:
+        said = ", ".join(f"{label} has {samples}" for label, (samples, _) in drawn.items())
+        raise ValueError(f"samples a record differ: {said}; evaluate again with one --samples for both")
+    for label, (_, of) in drawn.items():
+        count = sum(len(record["samples"]) for record in sides[label][mode])
+        if count < MIN_COVERAGE * of:
+            raise ValueError(
+                f"{label} has {count} of {of} completions in the mode {mode}, less than {MIN_COVERAGE:.0%}: calls "
+                "failed (`failures` in its summary says why); evaluate again once they succeed"
+            )
 
 
 def compare_evaluations(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The comparison of every mode both evaluations have (what `load` returned); raises ValueError if they differ."""
-    check_comparable({"A": a, "B": b})
+    sides = dict(zip(SIDES, (a, b), strict=True))
+    check_comparable(sides)
     shared = [mode for mode in MODES if mode in a and mode in b]
     if not shared:
         raise ValueError("one evaluation is greedy and the other sampled: evaluate both in one mode")
     for mode in shared:
-        check_sampling(a, b, mode)
+        check_sampling(sides, mode)
     return {mode: compare(a[mode], b[mode]) for mode in shared}
 
 

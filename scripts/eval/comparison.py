@@ -42,7 +42,8 @@ TRADE_OFF = 0.05  # a loss of this size is what nobody wants to buy a better tot
 # By the rule of three (3/n): over fewer records not even an unbroken row of successes rules a loss of TRADE_OFF out. A
 # rate counted over fewer is named when it falls, and alone does not hold a verdict back.
 ENOUGH_RECORDS = round(3 / TRADE_OFF)
-MIN_COVERAGE = 0.95  # of the records: what remains of two evaluations with more failed calls is another dev set
+# Of the records, and of the completions: what remains of an evaluation with more failed calls is another dev set.
+MIN_COVERAGE = 0.95
 FLIPS, FLIP_SEED = 10_000, 20_001
 ROUNDING = 1e-9  # a fall of 0.05 computed as 0.0499999 is one
 
@@ -241,7 +242,7 @@ def words(word: str, total: Change, tested: Sequence[Change]) -> str:
 
 
 def notes(before: Sequence[Record], after: Sequence[Record], tested: Sequence[Change], left_out: int) -> list[str]:
-    """What a reader must know beside the figures: lost pairs, failed records."""
+    """What a reader must know beside the figures: lost pairs, failed records, records with fewer samples."""
     said = []
     one_sided = sum(
         (any(s["plan"] is not None for s in a["samples"]) != any(s["plan"] is not None for s in b["samples"]))
@@ -256,4 +257,11 @@ def notes(before: Sequence[Record], after: Sequence[Record], tested: Sequence[Ch
         )
     if left_out:
         said.append(f"{left_out} records stand in one file only (failed calls) and are left out")
+    samples = max(len(record["samples"]) for record in (*before, *after))
+    for label, side in (("A", before), ("B", after)):
+        if lost := samples * len(side) - sum(len(record["samples"]) for record in side):
+            said.append(
+                f"{label} lacks {lost} of {samples * len(side)} completions (failed calls): the means of their records "
+                "stand on fewer samples"
+            )
     return said

@@ -2,7 +2,8 @@
 
 A failed call is never turned into text, so it can never be scored: an outage must not look like a bad plan. Retries
 follow swift_plugin/retry.py, with the budget and the timeout of the settings (PLANNER_RETRY_SECONDS,
-PLANNER_REQUEST_SECONDS); an answer that is cut by the token limit (`finish_reason` "length") is an answer.
+PLANNER_REQUEST_SECONDS). What the model ended itself or the token limit cut (`finish_reason` "stop" or "length") is an
+answer, be it empty: a local model that writes nothing is scored for it as well.
 """
 
 import dataclasses
@@ -21,6 +22,7 @@ from swift_plugin.settings import MASK, Settings, check_key, check_url, public_u
 
 DEFAULT_CONCURRENCY = 8
 REASON_CHARACTERS = 200
+ANSWERED = ("stop", "length")  # finish reasons of an answer that is the model's own, whatever stands in it
 
 Messages = Sequence[Mapping[str, str]]
 
@@ -133,12 +135,13 @@ def ask(client: Any, endpoint: Endpoint, job: Job) -> Call:
             attempt, budget_s=endpoint.retry_budget_s, timeout_s=endpoint.timeout_s, what=what
         )
         choice = _choice(answer)
+        completion = _text(choice)
     except (RetryBudgetError, _Failed) as failure:
         return dataclasses.replace(made, reason=_without_key(str(failure), endpoint.key), tries=tries)
     usage = answer.usage
     return dataclasses.replace(
         made,
-        completion=choice.message.content,
+        completion=completion,
         finish_reason=choice.finish_reason,
         latency_s=round(latency_s, 4),
         prompt_tokens=usage.prompt_tokens if usage else None,
@@ -172,14 +175,27 @@ def _refusal(error: Refused) -> str:
 
 
 def _choice(answer: Any) -> Any:
-    """The first choice; _Failed for an answer without text, which is no plan and no refusal of one either."""
+    """The first choice; _Failed for an answer without one."""
     choices = getattr(answer, "choices", None)
     if not choices:
         raise _Failed("the answer holds no choices: is this a chat endpoint?")
-    content = choices[0].message.content if choices[0].message else None
-    if not isinstance(content, str) or not content.strip():
-        raise _Failed(f"empty answer (finish_reason {choices[0].finish_reason})")
     return choices[0]
+
+
+def _text(choice: Any) -> str:
+    """What the model wrote, "" if it wrote nothing; _Failed where something other than the model emptied the answer.
+
+    That is a filter, or an answer that went elsewhere: a refusal or a tool call, which are no text of a plan.
+    """
+    message = choice.message
+    content = message.content if message else None
+    if isinstance(content, str) and content.strip():
+        return content
+    elsewhere = [name for name in ("refusal", "tool_calls") if getattr(message, name, None)]
+    if message is None or elsewhere or choice.finish_reason not in ANSWERED:
+        beside = f", with {' and '.join(elsewhere)}" if elsewhere else ""
+        raise _Failed(f"empty answer (finish_reason {choice.finish_reason}{beside})")
+    return content if isinstance(content, str) else ""
 
 
 def _without_key(text: str, key: str | None) -> str:

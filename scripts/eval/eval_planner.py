@@ -2,8 +2,8 @@
 
 The planner is a local model (--model, with or without --adapter; transformers, or vLLM with --backend vllm) or an
 OpenAI-compatible endpoint (--endpoint with --model; its key in PLANNER_API_KEY, its timeout and retry budget in
-PLANNER_REQUEST_SECONDS and PLANNER_RETRY_SECONDS). A call that fails is listed and never scored; calls are kept in
-OUT.calls.jsonl, from which an interrupted evaluation goes on.
+PLANNER_REQUEST_SECONDS and PLANNER_RETRY_SECONDS). A call that fails is listed and never scored, and coverage counts
+what is left, records and completions; calls are kept in OUT.calls.jsonl, from which an interrupted evaluation goes on.
 
 Writes OUT.greedy.jsonl and OUT.samples.jsonl (a line a record: completions, plans, breakdowns, titles found) and
 OUT.summary.json, which holds the sha256 of both. Existing ones are never overwritten.
@@ -147,10 +147,15 @@ def open_env(settings: Settings, data: Path, rows: Sequence[Row]) -> tuple[Rollo
     }
 
 
-def mode_summary(records: Sequence[Mapping[str, Any]], asked: int) -> dict[str, Any]:
-    """All that is said of one decoding mode; `records` have a completion each, `asked` counts those without, too."""
+def mode_summary(records: Sequence[Mapping[str, Any]], asked: int, samples: int) -> dict[str, Any]:
+    """All that is said of one decoding mode; `records` have a completion each, `asked` counts those without, too.
+
+    `samples` is how many completions a record was to have: a record that lost some of its calls counts in `coverage`
+    and falls short in `completion_coverage`.
+    """
     return {
         "coverage": share(len(records), asked),
+        "completion_coverage": share(sum(len(record["samples"]) for record in records), asked * samples),
         **summarise(records),
         "spread": spread(records),
         "tiers": tiers(records),
@@ -182,11 +187,13 @@ def evaluate(
     modes: Sequence[str],
     prefix: Path,
     gates: Sequence[str] = (),
+    samples: int = 0,
 ) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
     """Get the completions of every mode and score them; then write the record files. The summary and the records.
 
-    The summary itself is not written: its caller may add to it. Raises NoCompletion when no record has a completion;
-    whatever stops it before the last mode is scored, nothing has been written.
+    `samples` is how many completions a record the mode of that name asks for; greedy asks for one. The summary itself
+    is not written: its caller may add to it. Raises NoCompletion when no record has a completion; whatever stops it
+    before the last mode is scored, nothing has been written.
     """
     summary: dict[str, Any] = {**facts, "failures": []}
     kept: dict[str, list[dict[str, Any]]] = {}
@@ -198,7 +205,8 @@ def evaluate(
             raise NoCompletion(len(rows), summary["failures"])
         kept[mode] = records
         digest = hashlib.sha256(jsonl(records).encode()).hexdigest()
-        summary[mode] = {**mode_summary(records, len(rows)), **about, "records_sha256": digest}
+        wanted = 1 if mode == "greedy" else samples
+        summary[mode] = {**mode_summary(records, len(rows), wanted), **about, "records_sha256": digest}
         print_summary(f"{prefix.name} {mode}", summary[mode])
         if gates:
             extra = summary.setdefault("extra", {"label": f"with gates {', '.join(gates)}", "gates": list(gates)})
@@ -211,14 +219,17 @@ def evaluate(
 
 
 def print_summary(label: str, summary: Mapping[str, Any]) -> None:
-    reward, coverage = summary["reward"], summary["coverage"]
+    reward, covered = summary["reward"], summary["completion_coverage"]
     print(
         f"{label}: reward {reward['mean']:.4f} [{reward['low']:.4f}, {reward['high']:.4f}]  "
         f"format {summary['format_rate']['share']:.3f}  parse {summary['parse_rate']['share']:.3f}  "
         f"{summary['records']} records, {summary['completions']} completions"
     )
-    if coverage["count"] < coverage["of"]:
-        print(f"  coverage {coverage['count']}/{coverage['of']}: the other records have no completion and no score")
+    if covered["count"] < covered["of"]:
+        print(
+            f"  coverage {_ratio(summary['coverage'])} records, {_ratio(covered)} completions: the other calls failed "
+            "and have no score"
+        )
     if summary["spread"]["k"] > 1:
         best = summary["spread"]["best_of_k"]["mean"]
         print(f"  best of {summary['spread']['k']}: {best:.4f}; {summary['spread']['reading']}")
@@ -337,7 +348,7 @@ def run(args: argparse.Namespace) -> None:
         facts |= {"backend": model.backend, "max_new_tokens": args.max_new_tokens or MAX_NEW_TOKENS}
         answers = local_answers(args, rows, model)
     modes = MODES if args.samples else MODES[:1]
-    summary, records = evaluate(env, rows, facts, answers, modes, args.out, gates)
+    summary, records = evaluate(env, rows, facts, answers, modes, args.out, gates, args.samples)
     del answers  # a local engine's memory is needed below
     try:
         if args.kl_to:
