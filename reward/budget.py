@@ -310,7 +310,7 @@ def _bound(before: str, after: str, beyond: str) -> str | None:
         below = re.search(r"(?:低|小|少)于\W?$|不到$|不足$", before) is not None
         return "min" if below and refused else "max"
     if MIN_BEFORE.search(before):
-        over = re.search(r"超|[高大多]于", before) is not None
+        over = re.search(r"超|[大多]于|高[于过]", before) is not None
         return "max" if over and refused else "min"
     if MAX_AFTER.match(after):
         below = re.match(r"\W?(?:以下|之下|往下|向下)", after) is not None

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,9 @@ EXACT = [
     ("800以上", None, 800, None, "a lower bound alone"),
     ("不低于500", None, 500, None, "not below"),
     ("不超过500", 500, None, 500, "not above"),
+    ("不高于500", 500, None, 500, "not higher: 高于 is no height"),
+    ("价格高于300低于500", 500, 300, 500, "both bounds"),
+    ("不低于300不高于500", 500, 300, 500, "both bounds"),
     ("低于500的免谈", None, 500, None, "refusing what is below is a lower bound"),
     ("超过500的不要", 500, None, 500, "refusing what is above is an upper bound"),
     ("500以下 不要黑色", 500, None, 500, "what is refused is the colour"),
@@ -122,6 +126,8 @@ NO_MONEY = [
     ("RTX 4090", "model number"),
     ("40码到42码", "sizes"),
     ("身高180以上的裤子", "height"),
+    ("身高高于180的裤子", "height"),
+    ("高度不高于180", "height"),
     ("50岁以上", "age"),
     ("20以内加减法", "sums at school"),
     ("满300减50", "a shop's offer"),
@@ -154,6 +160,22 @@ def test_one_amount(text: str, amount: float | None, low: float | None, high: fl
     reading = parse_budget(text)
     assert (reading.amount, reading.low, reading.high) == (amount, low, high), why
     assert not reading.uncertain and not reading.clear, why
+
+
+LOWER_BOUNDS = ["不低于300", "不少于300", "不小于300", "高于300", "高过300", "大于300", "超过300", "至少300", "最少300"]
+LOWER_BOUNDS += ["最低300", "起码300", "下限300", "300以上", "300起", "300往上"]
+UPPER_BOUNDS = ["不高于500", "不高过500", "不多于500", "不大于500", "不超过500", "低于500", "小于500", "至多500"]
+UPPER_BOUNDS += ["最多500", "最高500", "顶多500", "上限500", "不到500", "500以下", "500封顶", "500往下"]
+
+
+def test_a_lower_and_an_upper_bound_are_a_range_in_either_order() -> None:
+    wrong = []
+    for pair in product(LOWER_BOUNDS, UPPER_BOUNDS):
+        for (first, second), between in product((pair, pair[::-1]), ("，", "且", " ")):
+            reading = parse_budget(f"{first}{between}{second}")
+            if (reading.amount, reading.low, reading.high, reading.uncertain) != (500, 300, 500, False):
+                wrong.append(f"{first}{between}{second}")
+    assert not wrong
 
 
 @pytest.mark.parametrize(("text", "amount", "why"), NO_CHANGE)
