@@ -313,7 +313,7 @@ def _bound(before: str, after: str, beyond: str) -> str | None:
         over = re.search(r"超|[大多]于|高[于过]", before) is not None
         return "max" if over and refused else "min"
     if MAX_AFTER.match(after):
-        below = re.match(r"\W?(?:以下|之下|往下|向下)", after) is not None
+        below = re.match(r"\W?(?:以下|之下|往下|向下|不到|不足)", after) is not None
         return "min" if below and refused else "max"
     if MIN_AFTER.match(after):
         above = re.match(r"\W?(?:以上|之上|往上|向上)", after) is not None
