@@ -330,7 +330,7 @@ def _is_money(text: str, one: _Sum, before: str, after: str, bound: str | None, 
         return unit_end != "块" or not (lot or pieces or together)
     if MODEL_BEFORE.search(before) or COUNTED.match(text, one.end) or DIMENSION.search(before):
         return False
-    if one.numeral.letter and not _letter_is_money(text, one, before, bound):
+    if one.numeral.letter and not _letter_is_money(text, one, before, bound, is_range):
         return False
     spoken = not one.numeral.arabic and one.high >= 100  # 两三百, 一千五: hardly anything else is said so
     if bound or BUDGET_WORD.search(before) or BUDGET_AFTER.match(after):
@@ -349,7 +349,7 @@ def _is_money(text: str, one: _Sum, before: str, after: str, bound: str | None, 
     return alone and one.high >= LEAST_BARE
 
 
-def _letter_is_money(text: str, one: _Sum, before: str, bound: str | None) -> bool:
+def _letter_is_money(text: str, one: _Sum, before: str, bound: str | None, is_range: bool) -> bool:
     """Whether k or w behind a number is thousands of money, and not 4k pixels or 65W of power."""
     said = BUDGET_WORD.search(before) is not None or BUDGET_AFTER.match(text[one.end : one.end + NEAR]) is not None
     if one.numeral.letter in "wW":
@@ -357,7 +357,8 @@ def _letter_is_money(text: str, one: _Sum, before: str, bound: str | None) -> bo
     pixels = one.high in (2000, 4000, 8000) and re.search(
         r"屏|显示|电视|投影|分辨率|高清|画质|视频|摄|镜头|[Hh][Zz]", text[max(0, one.start - 40) : one.end + 40]
     )
-    return said or bound == "max" or not (pixels or bound is None and one.high in (2000, 4000, 8000))
+    maybe_pixels = one.high in (2000, 4000, 8000) and bound is None and not is_range  # nobody asks for 1-2k pixels
+    return said or bound == "max" or not (pixels or maybe_pixels)
 
 
 def _withdrawn(text: str, one: _Sum) -> bool:
