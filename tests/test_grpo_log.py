@@ -133,15 +133,29 @@ def test_trend_needs_steps_and_does_not_believe_one_of_them() -> None:
         trend(series([]))
 
 
-def test_autocorrelated_noise_is_rarely_called_a_trend() -> None:
-    random = np.random.default_rng(11)
+@pytest.mark.parametrize("at", [16, 24, 32, 40, 48, 56, 60])
+def test_a_step_is_a_trend_wherever_it_falls(at: int) -> None:
+    """Inside a fifth as well as on its edge: a jump is no autocorrelation."""
+    random = np.random.default_rng(17)
+    for before, after, direction in ((0.93, 0.60, "falls"), (0.50, 0.75, "rises")):
+        found = trend(series(np.where(np.arange(80) < at, before, after) + random.normal(0, 0.02, 80)))
+        assert found.direction == direction, (found, before, after)
+        assert (found.low > 0) == (direction == "rises") and (found.high < 0) == (direction == "falls")
+
+
+@pytest.mark.parametrize(
+    ("lag", "most", "reason"),
+    [(0.0, 0.07, "5 % is the test's own"), (0.4, 0.09, "without widening 20 %"), (0.7, 0.14, "fifths see too little")],
+)
+def test_noise_is_rarely_called_a_trend(lag: float, most: float, reason: str) -> None:
+    random = np.random.default_rng(23)
     called = 0
-    for _ in range(60):
-        walk = random.normal(size=80)
-        for i in range(1, 80):
-            walk[i] = 0.5 * walk[i - 1] + walk[i] * 0.866
-        called += trend(series(walk)).direction != "none"
-    assert called <= 8  # 5 % would be 3; without the correction about 15
+    for _ in range(600):
+        walk = random.normal(size=130)
+        for i in range(1, 130):
+            walk[i] += lag * walk[i - 1]
+        called += trend(series(walk[50:])).direction != "none"
+    assert called / 600 <= most, reason
 
 
 def test_change_point_finds_a_jump_and_ignores_a_spike() -> None:

@@ -91,6 +91,9 @@ def _t(freedom: int) -> float:
 def trend(series: Series) -> Trend:
     """The trend of a metric. Both the ranks and the line must agree on the direction.
 
+    Called a trend though there is none (of 2,000 made runs each): 5 % of runs of 80 steps, 7 % at an autocorrelation
+    of 0.4, 10 % at 0.7; of runs of 20 steps, whose fifths are too short to see it whole, 4 %, 10 % and 21 %.
+
     Raises ValueError for an empty series: there is nothing to judge.
     """
     from scipy import stats
@@ -122,19 +125,41 @@ def trend(series: Series) -> Trend:
 def _inflation(values: np.ndarray) -> float:
     """How much the variance of a sum grows because each step resembles the one before it (AR(1)).
 
-    The resemblance is taken inside the segments, about their own means: a curve that rises and then levels off is no
-    autocorrelation. Taking the mean of m steps off makes their lag-1 product -1/(m-1) on average; that is put back.
+    The resemblance is taken inside the segments, about their own means, and the segments are cut at the most marked
+    split as well: neither a curve that rises and then levels off nor a jump is autocorrelation. Taking the mean of m
+    steps off makes their lag-1 product -1/m of the variance on average; that is put back.
     """
-    if len(values) < MIN_STEPS:
+    n = len(values)
+    if n < MIN_STEPS:
         return 1.0
-    parts = [part - part.mean() for part in np.array_split(values, SEGMENTS)]
+    cuts = {int(index[0]) for index in np.array_split(np.arange(n), SEGMENTS)} | {_split(values)}
+    parts = [part - part.mean() for part in np.split(values, sorted(cuts - {0}))]
     squares = float(np.mean(np.concatenate([part**2 for part in parts])))
     if squares <= 0:
         return 1.0
     products = float(np.mean(np.concatenate([part[1:] * part[:-1] for part in parts])))
-    lag = products / squares + 1 / (len(values) / SEGMENTS - 1)
-    lag = min(max(lag, 0.0), 0.9)
+    pairs = [len(part) - 1 for part in parts]
+    put_back = n * sum(count / (count + 1) for count in pairs) / sum(pairs) ** 2
+    lag = min(max(products / squares + put_back, 0.0), 0.9)
     return (1 + lag) / (1 - lag)
+
+
+def _split(values: np.ndarray) -> int:
+    """Steps before the most marked split by ranks."""
+    from scipy import stats
+
+    return MIN_SIDE + int(_marks(stats.rankdata(values)).argmax())
+
+
+def _marks(ranks: np.ndarray) -> np.ndarray:
+    """How marked each split is, from MIN_SIDE steps before it on: the gap between both sides' mean ranks, weighted by
+    their lengths. Shape (n,) or (runs, n) to (..., n + 1 - 2 * MIN_SIDE)."""
+    n = ranks.shape[-1]
+    splits = np.arange(MIN_SIDE, n - MIN_SIDE + 1)
+    sums = np.cumsum(ranks, axis=-1)
+    before = sums[..., splits - 1]
+    gaps = (sums[..., -1:] - before) / (n - splits) - before / splits
+    return np.asarray(np.abs(gaps) * np.sqrt(splits * (n - splits) / n))
 
 
 def change_point(series: Series) -> ChangePoint | None:
@@ -148,19 +173,11 @@ def change_point(series: Series) -> ChangePoint | None:
     if n < MIN_STEPS or np.ptp(series.values) == 0:
         return None
     ranks = stats.rankdata(series.values)
-    splits = np.arange(MIN_SIDE, n - MIN_SIDE + 1)
-    scale = np.sqrt(splits * (n - splits) / n) / ranks.std()
-
-    def marked(rows: np.ndarray) -> np.ndarray:
-        sums = np.cumsum(rows, axis=-1)[..., splits - 1]
-        after = (ranks.sum() - sums) / (n - splits)
-        return np.abs(after - sums / splits) * scale
-
-    seen = marked(ranks)
+    seen = _marks(ranks)
     best = int(seen.argmax())
     shuffled = np.random.default_rng(SEED).permuted(np.tile(ranks, (PERMUTATIONS, 1)), axis=1)
-    as_marked = int((marked(shuffled).max(axis=1) >= seen[best] - 1e-12).sum())
+    as_marked = int((_marks(shuffled).max(axis=1) >= seen[best] * (1 - 1e-12)).sum())
     p = (1 + as_marked) / (1 + PERMUTATIONS)
-    split = int(splits[best])
+    split = MIN_SIDE + best
     before, after = float(series.values[:split].mean()), float(series.values[split:].mean())
     return ChangePoint(int(series.steps[split]), before, after, p)
