@@ -191,6 +191,27 @@ def test_files_scored_differently_are_refused(key: str, tmp_path: Path, capsys: 
     assert key in capsys.readouterr().err
 
 
+def test_a_summary_that_does_not_say_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = files(tmp_path, *[[record("a", sample(0.7, format=1.0))]] * 2)
+    summary = json.loads(Path(f"{b}.summary.json").read_text(encoding="utf-8"))
+    Path(f"{b}.summary.json").write_text(json.dumps({**summary, "max_new_tokens": 24}), encoding="utf-8")
+    assert main([a, b]) == 2 and "max_new_tokens" in capsys.readouterr().err
+    del summary["max_new_tokens"]  # of an evaluation from before it was written down
+    Path(f"{b}.summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    assert main([a, b]) == 2 and "B: the summary says nothing of max_new_tokens" in capsys.readouterr().err
+
+
+def test_another_backend_is_noted_of_greedy_passes_and_refused_of_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = [record("a", sample(0.7, format=1.0))]
+    a = write(tmp_path / "a", {"greedy": one, "samples": one})
+    assert main([a, write(tmp_path / "b", {"greedy": one, "samples": one}, backend="vllm")]) == 2
+    assert "A transformers, B vllm" in capsys.readouterr().err
+    assert main([a, write(tmp_path / "c", {"greedy": one}, backend="vllm")]) == 0
+    assert "note: the backends differ (A transformers, B vllm)" in capsys.readouterr().out
+
+
 def test_another_number_of_samples_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     two, three = ([record("a", *[sample(0.7, format=1.0)] * n)] for n in (2, 3))
     assert main([write(tmp_path / "a", {"samples": two}), write(tmp_path / "b", {"samples": three})]) == 2

@@ -11,6 +11,7 @@ from commands import run
 from small_world import build_store, golden, plan
 
 from scripts.eval.evaluation_files import load
+from scripts.eval.generate import MAX_NEW_TOKENS
 from scripts.eval.select_planner_model import Candidate, choose, cost, read_candidates, table_text
 from scripts.eval.summary import PARTS, share
 from swift_plugin.prompts import build_messages
@@ -123,7 +124,8 @@ def test_nothing_is_asked_twice_and_failures_only_when_told(chosen: dict[str, An
 
 
 def test_each_candidate_leaves_an_evaluation_and_no_key(chosen: dict[str, Any]) -> None:
-    assert len(load(chosen["out"] / "careful")["greedy"]) == RECORDS
+    made = load(chosen["out"] / "careful")
+    assert len(made["greedy"]) == RECORDS and made["summary"]["max_new_tokens"] == MAX_NEW_TOKENS
     written = "".join(file.read_text(encoding="utf-8") for file in chosen["out"].iterdir())
     assert "sk-very-secret-8" not in written + "".join(chosen["printed"])
 

@@ -98,7 +98,7 @@ def test_pairing_removes_what_the_records_differ_in() -> None:
 
 def evaluation(records: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
     summary = {"reward_sha256": "r", "data_sha256": "d", "weights": {"field": 0.3}, "gates": []}
-    summary |= {"store": {"points": 9, "vector_size": 4}, "encoder": "hashed"}
+    summary |= {"store": {"points": 9, "vector_size": 4}, "encoder": "hashed", "max_new_tokens": 64}
     return {"summary": {**summary, "greedy": summarise(records), **changes}, "greedy": records}
 
 

@@ -9,8 +9,8 @@ Reads the files of eval_planner.py (prefixes). Both decoding modes are judged wh
   no difference at this size  with the smallest difference that could have been seen
 
 Exit codes: 0 better or no difference, in every mode; 1 worse, mixed, or a rise whose price is not ruled out; 2 files
-that cannot be compared (other weights, gates, reward file, dev set, store, encoder or number of samples, or more than
-5 % of the calls failed).
+that cannot be compared (other weights, gates, reward file, dev set, store, encoder, token limit, number of samples or,
+for samples, backend, or more than 5 % of the calls failed).
 """
 
 import argparse
@@ -39,11 +39,18 @@ def asked(evaluation: Mapping[str, Any], mode: str) -> tuple[int, int]:
     return samples, samples * rows
 
 
+def backends(sides: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """What ran each side, in words, where that differs; None where it does not."""
+    found = {label: side["summary"].get("backend", "not stated") for label, side in sides.items()}
+    return None if len(set(found.values())) == 1 else ", ".join(f"{label} {name}" for label, name in found.items())
+
+
 def check_sampling(sides: Mapping[str, Mapping[str, Any]], mode: str) -> None:
     """Raises ValueError when the means of two evaluations cannot be held against each other in one decoding mode.
 
-    That is where one drew another number of samples a record: their means spread differently; and where one lost more
-    calls than MIN_COVERAGE leaves: which calls fail is no chance, so the rest is another dev set.
+    That is where one drew another number of samples a record: their means spread differently; where another backend
+    drew them, which samples from other tokens (SAMPLE_TOP_K); and where one lost more calls than MIN_COVERAGE leaves:
+    which calls fail is no chance, so the rest is another dev set.
 
     Args:
         sides: what `load` returned, by label.
@@ -52,6 +59,11 @@ def check_sampling(sides: Mapping[str, Mapping[str, Any]], mode: str) -> None:
     if len({samples for samples, _ in drawn.values()}) > 1:
         said = ", ".join(f"{label} has {samples}" for label, (samples, _) in drawn.items())
         raise ValueError(f"samples a record differ: {said}; evaluate again with one --samples for both")
+    if mode == "samples" and (differing := backends(sides)):
+        raise ValueError(
+            f"samples of two backends are two kinds of sampling: {differing}; evaluate again with one --backend, or "
+            "one side without --samples to compare the greedy passes"
+        )
     for label, (_, of) in drawn.items():
         count = sum(len(record["samples"]) for record in sides[label][mode])
         if count < MIN_COVERAGE * of:
@@ -70,7 +82,11 @@ def compare_evaluations(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str,
         raise ValueError("one evaluation is greedy and the other sampled: evaluate both in one mode")
     for mode in shared:
         check_sampling(sides, mode)
-    return {mode: compare(a[mode], b[mode]) for mode in shared}
+    found = {mode: compare(a[mode], b[mode]) for mode in shared}
+    if differing := backends(sides):
+        note = f"the backends differ ({differing}): rounding in one of them may change a token, and a plan with it"
+        found["greedy"]["notes"].append(note)
+    return found
 
 
 def text_of(mode: str, result: Mapping[str, Any]) -> str:

@@ -341,7 +341,7 @@ def run(args: argparse.Namespace) -> None:
         concurrency = DEFAULT_CONCURRENCY if args.concurrency is None else args.concurrency
         endpoint = Endpoint.from_settings(args.endpoint, args.model, settings, concurrency=concurrency)
         calls = CallsFile(Path(f"{args.out}.calls.jsonl"), header(endpoint, facts["data_sha256"], args.seed))
-        facts |= {"backend": "endpoint", "endpoint": endpoint.public_url}
+        facts |= {"backend": "endpoint", "endpoint": endpoint.public_url, "max_new_tokens": MAX_NEW_TOKENS}
         answers = endpoint_answers(calls, endpoint, rows, args.samples, args.seed, args.out.name, retry_failures=True)
     else:
         model = LocalModel(args.model, args.adapter, args.backend or BACKENDS[0])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 MODES = ("greedy", "samples")
-COMPARED = ("reward_sha256", "data_sha256", "weights", "gates", "store", "encoder")
+COMPARED = ("reward_sha256", "data_sha256", "weights", "gates", "store", "encoder", "max_new_tokens")
 
 
 def summary_path(prefix: str | Path) -> Path:
@@ -58,7 +58,10 @@ def read_json(path: Path) -> Any:
 
 
 def check_comparable(evaluations: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises ValueError when two evaluations were scored by another reward file, on another set or by other weights.
+    """Raises ValueError when two evaluations differ in one of COMPARED, or one does not say.
+
+    That is when they were scored by another reward file, on another set, by other weights or with another search, or
+    their completions were cut elsewhere: a plan that is cut short does not parse, whoever wrote it.
 
     Args:
         evaluations: what `load` returned, by label.

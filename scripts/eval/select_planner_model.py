@@ -22,6 +22,7 @@ from scripts.eval.endpoint import DEFAULT_CONCURRENCY, Endpoint
 from scripts.eval.endpoint_calls import CallsFile, header
 from scripts.eval.eval_planner import DEFAULT_SEED, NoCompletion, endpoint_answers, evaluate, open_env, read_rows
 from scripts.eval.evaluation_files import json_text, read_json, summary_path
+from scripts.eval.generate import MAX_NEW_TOKENS
 from scripts.eval.summary import PARTS, share
 from scripts.files import write_atomically
 from swift_plugin.encoders import EncoderError
@@ -106,7 +107,7 @@ def run_candidate(
     calls = CallsFile(out / f"{candidate.name}.calls.jsonl", header(endpoint, facts["data_sha256"], DEFAULT_SEED))
     answers = endpoint_answers(calls, endpoint, rows, 0, DEFAULT_SEED, candidate.name, retry_failures)
     about = {"model": endpoint.model, "adapter": None, **facts, "seed": DEFAULT_SEED}
-    about |= {"backend": "endpoint", "endpoint": endpoint.public_url}
+    about |= {"backend": "endpoint", "endpoint": endpoint.public_url, "max_new_tokens": MAX_NEW_TOKENS}
     prefix = out / candidate.name
     try:
         summary, _ = evaluate(env, rows, about, answers, ("greedy",), prefix)
