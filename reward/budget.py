@@ -55,6 +55,7 @@ LEAST_BARE = 10  # a smaller number without a unit of money is a count
 LEAST_BARE_RANGE = 50
 MOST_IN_A_LOT = 20  # 十块五个 is a lot, 五百块两双 a price
 MOST_PIECES = 200
+LARGEST_SIZE = 50  # 42欧 is a European size, 80欧 a price
 LONGEST_RUN = 64  # numeral characters in a row beyond which a run is junk
 MOST_CANDIDATES = 32  # more sums than this in one turn is a price list: nobody's budget
 _EITHER = re.compile(r"(?:、|或者?)")
@@ -217,7 +218,7 @@ def _change(text: str, start: int, unit: str) -> tuple[Decimal, int]:
 
 def _currency(written: str) -> str | None:
     """The ISO code of a currency's name or sign; None for 块, 元 and the like, which every currency shares."""
-    name = re.sub(r"[\s.:]", "", written).lower()
+    name = re.sub(r"[\s.:]|[整正]$", "", written).lower()
     for code, names in CURRENCIES.items():
         if name in names or name.removesuffix("钱") in names:
             return code
@@ -326,8 +327,9 @@ def _is_money(text: str, one: _Sum, before: str, after: str, bound: str | None, 
     if one.money:
         lot = one.high < MOST_IN_A_LOT and LOT.match(after) is not None
         pieces = TILES.match(after) or one.high < MOST_PIECES and PIECES.match(after)
+        size = unit_end == "欧" and one.high <= LARGEST_SIZE and not bound and not BUDGET_WORD.search(before)
         together = text[one.start : one.end] == "一块" and TOGETHER.match(after)
-        return unit_end != "块" or not (lot or pieces or together)
+        return not size and (unit_end != "块" or not (lot or pieces or together))
     if MODEL_BEFORE.search(before) or COUNTED.match(text, one.end) or DIMENSION.search(before):
         return False
     if one.numeral.letter and not _letter_is_money(text, one, before, bound, is_range):

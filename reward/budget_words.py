@@ -7,57 +7,12 @@ import re
 
 _DIGIT = r"[\d零一二两三四五六七八九]"
 
-# Names by ISO code, lower case. 块, 元 and their like belong to no currency alone.
-CURRENCIES: dict[str, frozenset[str]] = {
-    "CNY": frozenset({"人民币", "rmb", "cny", "yuan", "¥", "软妹币"}),
-    "USD": frozenset({"美元", "美金", "usd", "us$", "$", "刀", "dollar", "dollars", "buck", "bucks"}),
-    "HKD": frozenset({"港元", "港币", "hkd", "hk$", "蚊"}),
-    "TWD": frozenset({"新台币", "台币", "twd", "nt$"}),
-    "EUR": frozenset({"欧元", "eur", "euro", "euros", "€"}),
-    "GBP": frozenset({"英镑", "gbp", "£", "pounds"}),
-    "JPY": frozenset({"日元", "日币", "jpy", "円"}),
-    "KRW": frozenset({"韩元", "韩币", "krw", "₩"}),
-    "AUD": frozenset({"澳元", "澳币", "aud"}),
-    "CAD": frozenset({"加元", "加币", "cad"}),
-    "SGD": frozenset({"新加坡元", "新币", "sgd"}),
-    "THB": frozenset({"泰铢", "thb"}),
-    "RUB": frozenset({"卢布", "rub"}),
-    "INR": frozenset({"印度卢比", "印度卢布", "卢比", "inr"}),
-    "NGN": frozenset({"奈拉", "ngn"}),
-    "CHF": frozenset({"瑞士法郎", "chf"}),
-    "MOP": frozenset({"澳门元", "澳门币", "mop"}),
-    "MYR": frozenset({"马币", "林吉特", "myr"}),
-    "VND": frozenset({"越南盾", "vnd"}),
-}
-_NAMES = sorted((name for names in CURRENCIES.values() for name in names), key=lambda name: (-len(name), name))
-_CHINESE = "|".join(re.escape(name) for name in _NAMES if not name.isascii() and name != "刀")
-_LATIN = "|".join(re.escape(name) for name in _NAMES if name.isascii() and name.isalpha())
-# 三元催化器, 单元, 元旦: 元 that is no money. 块 and 刀 have their own checks (LOT, PIECES).
-CURRENCY_AFTER = re.compile(
-    rf"\s?(?:(?:{_CHINESE})|(?:{_LATIN})(?![A-Za-z])|\$|块钱|元钱|块(?!儿)|元(?![旦宵素气件器年月神祖催乙组色二])"
-    rf"|刀(?![片具架头剪叉子])|個)(?:整|正)?",
-    re.I,
-)
-CURRENCY_BEFORE = re.compile(rf"(?:(?:{_CHINESE})|(?<![A-Za-z])(?:us\$|hk\$|nt\$|{_LATIN})|\$)[:.\s]?$", re.I)
-
 _MEASURE = (
     r"个|個|件|双|只(?![要有能想买够是])|支|枝|台|部|套|张|条(?!件)|包(?!邮|装盒)|瓶|盒|箱|罐|袋|桶|杯(?!子)|碗|盘|碟|片|颗|粒"
     r"|根|枚|朵|束|株|棵|盆|串|节|段|页|份|组|批|副|幅|架|辆|艘|盏|座|尊|把(?!握)|本|卷|抽|贴|丸|板|匹|间(?!的)|扇|床|顶(?![天多配格])|打(?![住底止折算得])"
     r"|[人位名岁]|周岁|月龄|码|号|[年月日天](?!花板)|周|星期|小时|分钟|分(?!期)|秒|点(?![以左])|楼|层|次|回|遍|度|℃|°|%|折|倍|成(?![不吗么])|寸|吋|英寸|英尺|尺"
     r"|米|厘米|毫米|公分|公里|里地|公斤|千克|斤|克|吨|升|毫升|平(?![价时常])|立方|瓦|伏|安(?!全)|毫安|马力|转(?!账)|赫兹|像素|兆|帧|代|世|系|款|色|股|排|缸|孔"
     r"|键|目|针|线|档(?!次|位)|级|挡|门|方(?![便案])|克拉|分贝|流明|卡路里|大卡|瓦特|目|线程|核|分之|多?个"
-)
-COUNTED = re.compile(
-    rf"(?:多|来)?\s?(?:{_MEASURE}|[A-Za-z](?![A-Za-z]*\$)|[*x×/:]\s?\d|[-.]\d|样|定|起(?=[买来用去发做装])|般|下(?![单去限])|直|些|边|共|旦|时|切)",
-    re.I,
-)
-TENTHS_ALONE = re.compile(r"[毛角](?:钱|(?=$|[;以的]))")
-TILES = re.compile(r"拼图|积木|瓷砖|地砖")
-TOGETHER = re.compile(r"[买下发送来拿带装寄]")
-LOT = re.compile(rf"{_DIGIT}+(?:{_MEASURE})")  # 十块五个: pieces, or the price of a lot; no limit either way
-PIECES = re.compile(
-    r"(?:装|拼图|积木|电池|肥皂|香皂|手工皂|面膜|瓷砖|地砖|砖|布|手表|腕表|表|毛巾|抹布|地垫|泡沫垫|木板|玻璃|屏|硬盘|豆腐|巧克力|饼干|板|牛排|腹肌"
-    r"|石头|香薰|滑板|地毯|浴巾)"
 )
 _MAX_AFTER = (
     rf"\s?不[到足](?![位手家货底]|\s?(?!一点)(?:{_DIGIT}|[十百千万几数$¥]))|"
@@ -71,6 +26,52 @@ _SUM_ENDS = (
     rf"$|\s(?!{_MEASURE})|[;,。、!?~…:/()\[\]【】「」\-到至和或跟与]|\.(?!\d)"
     rf"|{_MAX_AFTER}|{_MIN_AFTER}|{_APPROXIMATE_AFTER}"
     rf"|的|吧|吗|呢|了|啊|包邮|免邮|不包邮|还|就|都|也|能|可以|够|行(?!李)|买|[一每](?:{_MEASURE})|(?<![一1])两(?:{_MEASURE})"
+)
+
+# Names by ISO code, lower case. 块, 元 and their like belong to no currency alone.
+CURRENCIES: dict[str, frozenset[str]] = {
+    "CNY": frozenset({"人民币", "rmb", "cny", "yuan", "¥", "软妹币"}),
+    "USD": frozenset({"美元", "美金", "usd", "us$", "$", "刀", "美刀", "dollar", "dollars", "buck", "bucks"}),
+    "HKD": frozenset({"港元", "港币", "hkd", "hk$", "蚊"}),
+    "TWD": frozenset({"新台币", "台币", "twd", "nt$"}),
+    "EUR": frozenset({"欧元", "欧", "eur", "euro", "euros", "€"}),
+    "GBP": frozenset({"英镑", "镑", "gbp", "£", "pounds"}),
+    "JPY": frozenset({"日元", "日币", "jpy", "円"}),
+    "KRW": frozenset({"韩元", "韩币", "krw", "₩"}),
+    "AUD": frozenset({"澳元", "澳币", "澳刀", "aud"}),
+    "CAD": frozenset({"加元", "加币", "加刀", "cad"}),
+    "SGD": frozenset({"新加坡元", "新币", "sgd"}),
+    "THB": frozenset({"泰铢", "铢", "thb"}),
+    "RUB": frozenset({"卢布", "rub"}),
+    "INR": frozenset({"印度卢比", "印度卢布", "卢比", "inr"}),
+    "NGN": frozenset({"奈拉", "ngn"}),
+    "CHF": frozenset({"瑞士法郎", "chf"}),
+    "MOP": frozenset({"澳门元", "澳门币", "mop"}),
+    "MYR": frozenset({"马币", "林吉特", "myr"}),
+    "VND": frozenset({"越南盾", "vnd"}),
+}
+_NAMES = sorted((name for names in CURRENCIES.values() for name in names), key=lambda name: (-len(name), name))
+_CHINESE = "|".join(re.escape(name) for name in _NAMES if not name.isascii() and name not in ("刀", "欧"))
+_LATIN = "|".join(re.escape(name) for name in _NAMES if name.isascii() and name.isalpha())
+# 三元催化器, 单元, 元旦: 元 that is no money. 块, 刀 and 欧 have their own checks (LOT, PIECES).
+CURRENCY_AFTER = re.compile(
+    rf"\s?(?:(?:{_CHINESE})|(?:{_LATIN})(?![A-Za-z])|\$|块钱|元钱|块(?!儿)|元(?![旦宵素气件器年月神祖催乙组色二])"
+    rf"|刀(?![片具架头剪叉子])|欧(?!的?电阻)(?={_SUM_ENDS})|個)(?:整|正)?",
+    re.I,
+)
+CURRENCY_BEFORE = re.compile(rf"(?:(?:{_CHINESE})|(?<![A-Za-z])(?:us\$|hk\$|nt\$|{_LATIN})|\$)[:.\s]?$", re.I)
+
+COUNTED = re.compile(
+    rf"(?:多|来)?\s?(?:{_MEASURE}|[A-Za-z](?![A-Za-z]*\$)|[*x×/:]\s?\d|[-.]\d|样|定|起(?=[买来用去发做装])|般|下(?![单去限])|直|些|边|共|旦|时|切)",
+    re.I,
+)
+TENTHS_ALONE = re.compile(r"[毛角](?:钱|(?=$|[;以的]))")
+TILES = re.compile(r"拼图|积木|瓷砖|地砖")
+TOGETHER = re.compile(r"[买下发送来拿带装寄]")
+LOT = re.compile(rf"{_DIGIT}+(?:{_MEASURE})")  # 十块五个: pieces, or the price of a lot; no limit either way
+PIECES = re.compile(
+    r"(?:装|拼图|积木|电池|肥皂|香皂|手工皂|面膜|瓷砖|地砖|砖|布|手表|腕表|表|毛巾|抹布|地垫|泡沫垫|木板|玻璃|屏|硬盘|豆腐|巧克力|饼干|板|牛排|腹肌"
+    r"|石头|香薰|滑板|地毯|浴巾)"
 )
 SMALL_CHANGE = re.compile(
     rf"又?(?:(?P<tenths>{_DIGIT})(?:毛|角|毫)(?:(?P<hundredths>{_DIGIT})(?:分|仙)?(?!{_DIGIT}))?"

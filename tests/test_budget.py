@@ -131,6 +131,11 @@ NO_MONEY = [
     ("2k-4k分辨率", "pixels"),
     ("2k到4k的显示器", "pixels"),
     ("宽500以内的桌子", "width"),
+    ("42欧码", "size"),
+    ("100欧的电阻", "ohms"),
+    ("100欧姆电阻", "ohms"),
+    ("2024欧洲杯球衣", "year and part of a word"),
+    ("38欧的跑鞋", "size: shoes are sold by European numbers"),
     ("三元催化器", "part of a word"),
     ("十块五个", "pieces, or the price of a lot"),
     ("十块五六个", "pieces, or the price of a lot"),
@@ -230,6 +235,34 @@ def test_a_lifted_limit_beside_a_sum_is_uncertain() -> None:
 )
 def test_currency(text: str, currency: str | None) -> None:
     assert parse_budget(text).currency == currency
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "currency"),
+    [
+        ("100欧以内", 100, "EUR"),
+        ("一百欧左右", 100, "EUR"),
+        ("50-100欧", 100, "EUR"),
+        ("100欧的跑鞋", 100, "EUR"),
+        ("预算30欧", 30, "EUR"),
+        ("30欧以内", 30, "EUR"),
+        ("80欧", 80, "EUR"),
+        ("100镑以内", 100, "GBP"),
+        ("五十美刀", 50, "USD"),
+        ("50澳刀", 50, "AUD"),
+        ("50加刀", 50, "CAD"),
+        ("500铢以内", 500, "THB"),
+        ("50美元整", 50, "USD"),
+        ("50欧元整的", 50, "EUR"),
+    ],
+)
+def test_short_names_of_currencies(text: str, amount: float, currency: str) -> None:
+    reading = parse_budget(text)
+    assert (reading.amount, reading.currency) == (amount, currency)
+
+
+def test_a_short_name_inside_a_word_is_no_currency() -> None:
+    assert parse_budget("北欧300以内的沙发").currency == "CNY"
 
 
 def test_candidates_keep_what_was_withdrawn() -> None:
