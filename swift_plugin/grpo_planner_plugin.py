@@ -125,7 +125,7 @@ class BatchScorer:
             stats.empty_keywords, stats.searches, cost["cache_hits"], cost["searches_total"], cost["ms"],
         )  # fmt: skip
         if self.run_dir is not None:
-            line = {"step": step, "split": split, **asdict(stats), **cost}
+            line = {"step": step, "split": split, **asdict(stats), **cost, "started": self.env.started}
             with (self.run_dir / STEP_LOG).open("a", encoding="utf-8") as log:
                 log.write(json.dumps(line) + "\n")
 

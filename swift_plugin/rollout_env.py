@@ -56,7 +56,9 @@ class RolloutEnv:
         trace: where each scored completion leaves its line; None writes nothing.
         cache_size: how many searches keep their titles, least recently used out first.
 
-    After `score`, `last_stats` holds that batch's counts and milliseconds, `last_rows` its trace rows.
+    After `score`, `last_stats` holds that batch's counts and milliseconds, `last_rows` its trace rows. `started`, in
+    Unix seconds, stands in every row: a step may be scored several times by one process (dynamic sampling), or again
+    by the process of a resumed run, and only this tells the two apart.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class RolloutEnv:
         self.gates = tuple(gates)
         self.trace = trace
         self.rank = rank
+        self.started = round(time.time(), 3)
         self.last_stats = _no_stats()
         self.last_rows: list[dict[str, Any]] = []
         self._cache_size = cache_size
@@ -163,6 +166,7 @@ class RolloutEnv:
                 "breakdown": breakdown.to_dict(),
                 "timings": timings,  # of the whole batch
                 "reward_sha256": self.reward.sha256,
+                "started": self.started,
             }
             for split, record, completion, parsed, search, hits, breakdown in zip(
                 splits, ids, completions, plans, searches, found, breakdowns, strict=True

@@ -28,6 +28,7 @@ TRACE_KEYS = (
     "breakdown",
     "timings",
     "reward_sha256",
+    "started",
 )
 PART_BYTES = 64 << 20  # of text, some 36,000 completions: past this the file becomes a compressed part
 COMPRESSION = 3  # of gzip: a third of the time of its default 6, for a tenth more bytes

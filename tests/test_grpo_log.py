@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from grpo_runs import rows, trace_line, write_jsonl, write_run
+from grpo_runs import PLUGIN_LINE, rows, trace_line, write_jsonl, write_run
 
 from scripts.eval.grpo_log import GrpoRun, NoRun, Series, find_runs, read_run
 from scripts.eval.grpo_segments import change_point, segments, trend
@@ -108,6 +108,54 @@ def test_plugin_lines_and_traces_stand_at_their_step(tmp_path: Path) -> None:
     assert run.steps[11].metrics["planner/parse_failures"] == pytest.approx(0.11)
     assert run.series("planner/format_rate").values.tolist() == [1, 1, 1, 1, 0, 1]
     assert run.watch == {4: {"w": pytest.approx(0.3)}}
+
+
+def sampled(step: int, failures: float, started: float | None, completions: int = 64) -> dict[str, Any]:
+    """A line of planner_steps.jsonl; without `started` as older versions wrote it."""
+    line = {**PLUGIN_LINE, "step": step, "split": "train", "completions": completions, "ms": 100.0}
+    return {**line, "parse_failures": failures, **({} if started is None else {"started": started})}
+
+
+def traced(step: int, parsed: int, failed: int, started: float | None) -> list[dict[str, Any]]:
+    rows = [trace_line(step, "train", "a", 0.5) for _ in range(parsed)]
+    rows += [{**trace_line(step, "train", "a", -1.0, exact=False), "plan": None} for _ in range(failed)]
+    return [row if started is None else {**row, "started": started} for row in rows]
+
+
+def test_all_batches_that_a_process_scores_within_a_step_count(tmp_path: Path) -> None:
+    """`--dynamic_sample true`: the reward is called for every resample, under the same step."""
+    write_run(tmp_path, rows(2))
+    lines = [sampled(0, 0.0, 7.5), sampled(1, 1.0, 7.5, 32), sampled(1, 1.0, 7.5, 32), sampled(1, 0.0, 7.5)]
+    write_jsonl(tmp_path / "planner_steps.jsonl", lines)
+    trace = [*traced(0, 8, 0, 7.5), *traced(1, 0, 8, 7.5), *traced(1, 8, 0, 7.5)]
+    write_jsonl(tmp_path / "reward_trace.rank0.jsonl", trace)
+    metrics = read(tmp_path).steps[1].metrics
+    assert (metrics["planner/completions"], metrics["planner/groups"], metrics["planner/ms"]) == (128, 24, 300.0)
+    assert metrics["planner/parse_failures"] == 0.5 == metrics["planner/format_rate"]
+    assert not any("started" in name for name in metrics)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "failures", "reason"),
+    [
+        (7.5, 9.5, 0.0, "two processes: the first was killed in this step"),
+        (None, 9.5, 0.0, "the first one ran under an older version"),
+        (None, None, 0.5, "older logs do not tell a resample from a resumed run"),
+    ],
+)
+def test_a_step_scored_again_by_a_resumed_run_is_that_of_the_later_process(
+    tmp_path: Path, first: float | None, second: float | None, failures: float, reason: str
+) -> None:
+    write_run(tmp_path, rows(2))
+    lines = [sampled(0, 0.0, first), sampled(1, 1.0, first), sampled(1, 0.0, second)]
+    trace = [*traced(0, 8, 0, first), *traced(1, 0, 8, first), *traced(1, 8, 0, second)]
+    write_jsonl(tmp_path / "planner_steps.jsonl", lines)
+    write_jsonl(tmp_path / "reward_trace.rank0.jsonl", trace)
+    metrics = read(tmp_path).steps[1].metrics
+    assert metrics["planner/parse_failures"] == failures, reason
+    assert metrics["planner/format_rate"] == 1 - failures, reason
+    (tmp_path / "planner_steps.jsonl").unlink()
+    assert read(tmp_path).steps[1].metrics["planner/parse_failures"] == failures, reason
 
 
 def test_segments_cover_the_run_and_short_runs_have_fewer() -> None:

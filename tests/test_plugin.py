@@ -1,6 +1,7 @@
 """The plugin as ms-swift and TRL call it: one scoring a batch, observers that read it, errors that stop a run."""
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -120,6 +121,20 @@ def test_train_batches_are_logged_at_once_and_an_evaluation_pass_as_one_line(run
     ]
     assert lines[0]["parse_failures"] == 0.25
     assert lines[3]["cache_hits"] == 1  # the same search again
+
+
+def test_a_resumed_run_is_told_from_a_batch_sampled_again(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamic sampling scores one step several times, a resumed run as well: `started` is that of the process."""
+    for _ in range(2):
+        reward = make(run_dir)["planner_reward"]
+        for _ in range(2):
+            reward(list(BATCH), **columns(4))
+        monkeypatch.setattr(plugin, "_scorers", {})  # as in the next process
+        time.sleep(0.002)
+    lines = [json.loads(line) for line in (run_dir / plugin.STEP_LOG).read_text().splitlines()]
+    starts = [line["started"] for line in lines]
+    assert starts[0] == starts[1] < starts[2] == starts[3]
+    assert [row["started"] for row in traces(run_dir)] == [start for start in starts for _ in BATCH]
 
 
 def test_trl_and_swift_name_the_reward_alike(run_dir: Path) -> None:

@@ -34,6 +34,8 @@ TRAIN = "train"
 STEP_KEY = "global_step/max_steps"
 # The plugin's numbers stand beside ms-swift's under this prefix: sigma, tied, parse_failures, format_rate ...
 PLUGIN = "planner/"
+NO_NUMBERS = ("step", "split", "started")  # of a line in planner_steps.jsonl
+COUNTS = ("completions", "groups", "searches_total", "cache_hits", "ms")  # add up over the lines of a step
 DIMENSION = re.compile(r"rewards/(?!PlannerReward/)(\w+)/mean")
 SUMMARY_KEYS = ("train_runtime", "log_history", "model_parameter_info")
 VERSION_FOLDER = re.compile(r"v\d+-")
@@ -317,35 +319,50 @@ def _numbers(row: Mapping[str, Any], left_out: Counter[str], prefix: str) -> dic
 
 
 def _passes(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[int, list[Mapping[str, Any]]], dict[int, list[Any]]]:
-    """The plugin's rows by its own step, train and other splits apart; a resumed run's later pass wins."""
+    """The plugin's rows by its own step, train and other splits apart; a resumed run's later pass wins.
+
+    One process may score a step several times (`--dynamic_sample`): all of it counts. Another process, by `started`,
+    scores the step that the first one was killed in again. Rows of older logs have no `started`: only a step that
+    goes back tells the passes apart there.
+    """
     trains: dict[int, list[Mapping[str, Any]]] = {}
     others: dict[int, list[Any]] = {}
-    last = -1
+    last, started = -1, None
     for row in rows:
         step = row["step"]
         if row["split"] != TRAIN:
             others.setdefault(step, []).append(row)
             continue
-        if step < last:
+        if step < last or row.get("started") != started:
             for old in [old for old in trains if old >= step]:
                 del trains[old]
             for old in [old for old in others if old > step]:  # the evaluation after `step` updates still stands
                 del others[old]
         trains.setdefault(step, []).append(row)
-        last = step
+        last, started = step, row.get("started")
     return trains, others
 
 
 def _plugin_steps(folder: Path) -> dict[int, dict[str, float]]:
-    """planner_steps.jsonl by ms-swift's step; empty where the file is gone."""
+    """planner_steps.jsonl by ms-swift's step, the lines of a step in one; empty where the file is gone."""
     file = folder / STEP_LOG
     if not file.is_file():
         return {}
     trains, _ = _passes(_rows(file, Counter()))
+    return {step + 1: _one_line(rows) for step, rows in trains.items()}
+
+
+def _one_line(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The lines of one step as one: counts and time add up, means are weighted by their completions."""
+    names = [name for name in rows[-1] if name not in NO_NUMBERS]
     found = {}
-    for step, rows in trains.items():
-        numbers = {name: float(value) for name, value in rows[-1].items() if name not in ("step", "split")}
-        found[step + 1] = {PLUGIN + name: value for name, value in numbers.items()}
+    for name in names:
+        held = [row for row in rows if name in row]
+        values = [float(row[name]) for row in held]
+        if name in COUNTS:
+            found[PLUGIN + name] = sum(values)
+        else:
+            found[PLUGIN + name] = float(np.average(values, weights=[row["completions"] for row in held]))
     return found
 
 
@@ -373,4 +390,10 @@ def _add_traces(folder: Path, plugin: dict[int, dict[str, float]]) -> dict[int, 
 def _slim(line: Mapping[str, Any]) -> dict[str, Any]:
     """Of a trace line only what is counted: a long run's titles and completions need not stay in memory."""
     exact = line["breakdown"]["format"] == 1.0
-    return {"step": line["step"], "split": line["split"], "scored": ScoredRow.from_trace(line), "exact": exact}
+    return {
+        "step": line["step"],
+        "split": line["split"],
+        "started": line.get("started"),
+        "scored": ScoredRow.from_trace(line),
+        "exact": exact,
+    }
