@@ -93,9 +93,18 @@ def check_names(environ: Mapping[str, str]) -> None:
 
 
 def public_url(url: str) -> str:
-    """The URL as it may stand in a log: without user, password, query and fragment."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+    """The URL as it may stand in a log: without user, password, query and fragment; whatever text is taken.
+
+    A password that holds / is cut off with its user: what stands before the last @ is never shown. One that holds ? or
+    # cannot be told from a query, and nothing but the scheme is shown. What stands before the scheme stays.
+
+    >>> public_url("local:http://bob:pass/word@host/v1?key=k"), public_url("http://bob:pass#word@host")
+    ('local:http://host/v1', 'http://***')
+    """
+    scheme, mark, rest = url.rpartition("://") if url.count("://") == 1 else ("", "", url)
+    shown, _, hidden = rest.replace("#", "?").partition("?")
+    place = MASK if "@" in hidden else shown.rpartition("@")[2].rstrip("/")
+    return f"{scheme}{mark}{place}"
 
 
 @dataclass(frozen=True)
@@ -171,17 +180,17 @@ def _path(name: str, value: str) -> Path:
 def check_url(name: str, value: str) -> str:
     """The URL without a last slash; ValueError names the variable, never a key in the value."""
     remedy = "give it as http://host:port or https://host"
+    if any(mark in value for mark in "@?#"):  # before urllib looks: it takes part of some passwords for a path
+        raise ValueError(
+            f"{name} carries a user, password, query or fragment ({public_url(value)}); put the key into"
+            f" {'QDRANT_API_KEY' if name == 'QDRANT_URL' else 'PLANNER_EMBED_API_KEY'}"
+        )
     try:
         parts = urlsplit(value)
         host = parts.hostname
         _ = parts.port  # raises for a port that is no number
-    except ValueError as error:
-        raise ValueError(f"{name} is not a URL ({error}); {remedy}") from None
-    if parts.username or parts.password or parts.query:
-        raise ValueError(
-            f"{name} carries a user, password or query ({public_url(value)}); put the key into"
-            f" {'QDRANT_API_KEY' if name == 'QDRANT_URL' else 'PLANNER_EMBED_API_KEY'}"
-        )
+    except ValueError:  # its text quotes what may be a password
+        raise ValueError(f"{name} is not a URL: its host or port cannot be read; {remedy}") from None
     if parts.scheme not in ("http", "https") or not host:
         raise ValueError(f"{name}={value!r} is not an http(s) URL; {remedy}")
     return value.rstrip("/")

@@ -18,6 +18,7 @@ from scripts.train.doctor import (
     check_disk,
     check_model,
     check_packages,
+    examine,
     import_fix,
     launcher_defaults,
     launches,
@@ -103,6 +104,22 @@ def test_secrets_are_masked_everywhere(store: Path) -> None:
         )  # fmt: skip
     assert SECRET not in shown and "hush-77" not in shown
     assert "QDRANT_API_KEY=***" in shown and "proxy.example:3128" in shown
+
+
+URLS_WITH_A_PASSWORD: list[tuple[dict[str, str], str]] = [
+    ({"QDRANT_URL": "http://bob:hush-77@q:6333"}, "QDRANT_URL=http://q:6333"),
+    ({"QDRANT_URL": "http://bob:hush-77/x@q:6333"}, "QDRANT_URL=http://q:6333"),
+    ({"PLANNER_API_URL": "https://bob:hush-77@api/v1?key=hush-77"}, "PLANNER_API_URL=https://api/v1"),
+    ({"LLM_PLANNER": "local:http://bob:hush-77@h/v1"}, "LLM_PLANNER=local:http://h/v1"),
+    ({"HTTP_PROXY": "http://bob:hush-77/x@proxy:3128"}, "HTTP_PROXY=proxy:3128"),
+    ({"HTTPS_PROXY": "http://bob:hush-77#x@proxy:3128"}, "HTTPS_PROXY=***"),
+]
+
+
+@pytest.mark.parametrize(("variables", "shown"), URLS_WITH_A_PASSWORD)
+def test_a_password_in_a_url_is_not_shown(variables: dict[str, str], shown: str) -> None:
+    lines = examine({**clean_environment(), "PLANNER_RETRIEVAL": "off", **variables}, import_path=False)
+    assert "hush" not in page(lines) and any(shown in line.found for line in lines)
 
 
 def test_an_unreachable_qdrant_is_missing(free_port: str) -> None:

@@ -93,6 +93,25 @@ def test_only_the_kits_variables_are_kept() -> None:
     assert kept == {"NNODES": "2", "PLANNER_PROMPT": "short"}
 
 
+def test_urls_are_kept_without_what_may_be_secret() -> None:
+    kept = variables(
+        {
+            "PLANNER_API_URL": "https://bob:s3cret@api/v1?key=zzz",
+            "LLM_PLANNER": "local:http://bob:s3c/ret@h/v1",
+            "PLANNER_FALLBACK": "qwen-flash",
+            "QDRANT_URL": "bob:s3cret@q:6333",
+            "PLANNER_MODEL": "/models/@home/qwen?",
+        }
+    )
+    assert kept == {
+        "LLM_PLANNER": "local:http://h/v1",
+        "PLANNER_API_URL": "https://api/v1",
+        "PLANNER_FALLBACK": "qwen-flash",
+        "PLANNER_MODEL": "/models/@home/qwen?",
+        "QDRANT_URL": "q:6333",
+    }
+
+
 def test_an_older_manifest_is_kept(tmp_path: Path) -> None:
     for number in range(3):
         write(tmp_path / "run", {"number": number})

@@ -82,6 +82,13 @@ def test_paths_are_relative_to_where_the_command_runs(tmp_path: Path, monkeypatc
         ("QDRANT_URL", "http://host:63x3", "host:port"),
         ("QDRANT_URL", "http://user:hunter2@host:6333", "QDRANT_API_KEY"),
         ("PLANNER_EMBED_URL", "http://host/v1?key=hunter2", "PLANNER_EMBED_API_KEY"),
+        ("PLANNER_EMBED_URL", "http://host/v1#hunter2", "PLANNER_EMBED_API_KEY"),
+        ("QDRANT_URL", "http://bob:hunter2/ret@host:6333", "QDRANT_API_KEY"),  # urllib takes hunter2 for a port
+        ("QDRANT_URL", "http://bob:hunter2#ret@host:6333", "QDRANT_API_KEY"),
+        ("QDRANT_URL", "http://bob:12/hunter2@host:6333", "QDRANT_API_KEY"),  # and bob for a host
+        ("QDRANT_URL", "http://[bob:hunter2", "http"),
+        ("QDRANT_URL", "bob:hunter2@host:6333", "QDRANT_API_KEY"),
+        ("QDRANT_URL", "http://host:hunter2", "host:port"),
         ("QDRANT_API_KEY", "hunter2 hunter2", "copy the key"),
         ("QDRANT_API_KEY", "hunter2\nx", "copy the key"),
         ("PLANNER_EMBED_API_KEY", "hunter2é", "copy the key"),
@@ -154,6 +161,13 @@ def test_the_public_form_is_plain_and_holds_no_secret() -> None:
         ("http://u:p@host:6333/x?key=k#f", "http://host:6333/x"),
         ("https://host/", "https://host"),
         ("http://[::1]:6333", "http://[::1]:6333"),
+        ("http://[::1", "http://[::1"),  # no URL, and named as it is
+        ("http://bob:s3c/ret@host:6333/x", "http://host:6333/x"),  # a password that nobody escaped
+        ("http://bob:12/34@host", "http://host"),
+        ("http://bob:s3c#ret@host", "http://***"),  # behind # and ? there is no telling
+        ("https://host/v1?key=a@b", "https://***"),
+        ("bob:s3cret@host:6333", "host:6333"),
+        ("local:http://bob:s3cret@host/v1", "local:http://host/v1"),
     ],
 )
 def test_a_url_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:

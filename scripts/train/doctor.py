@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from scripts.swift_names import is_hub_id
 from scripts.train.launch_facts import Findings, Launch, processes
@@ -33,7 +32,7 @@ from scripts.train.preflight_services import (
 )
 from scripts.train.swift_args import CHECKOUT, SwiftArgs
 from swift_plugin.reward_loader import Reward, load_reward
-from swift_plugin.settings import MASK, Settings, known_variables
+from swift_plugin.settings import MASK, Settings, known_variables, public_url
 
 OK, NOTE, MISSING = "ok", "note", "MISSING"
 OLDEST_PYTHON = (3, 10)
@@ -221,9 +220,8 @@ def proxies(environ: Mapping[str, str]) -> Line:
 
 
 def _host(url: str) -> str:
-    # The user may have left out the scheme; whatever stands before @ is a secret.
-    rest = urlsplit(url if "//" in url else f"//{url}").netloc.rpartition("@")[2]
-    return rest or "(unreadable)"
+    # The user may have left out the scheme, and may have written no URL at all.
+    return public_url(url).rpartition("://")[2].lstrip("/").split("/")[0] or "(unreadable)"
 
 
 def lines_of(section: str, name: str, found: Findings, fine: str) -> list[Line]:
