@@ -43,7 +43,7 @@ def write(prefix: Path, modes: Mapping[str, Sequence[Mapping[str, Any]]], **chan
     prefix.parent.mkdir(parents=True, exist_ok=True)
     facts = {"model": "nano", "adapter": None, "data": "dev92.jsonl", "data_sha256": "d", "reward_sha256": "r"}
     facts |= {"weights": WEIGHTS, "gates": [], "store": {"points": 9, "vector_size": 4}, "encoder": "hashed"}
-    facts |= {"backend": "transformers", "max_new_tokens": 64}
+    facts |= {"store_titles": "t", "backend": "transformers", "max_new_tokens": 64}
     summary: dict[str, Any] = {**facts, "prompt": "short", "seed": 42, **changes}
     for mode, records in modes.items():
         text = jsonl(records)

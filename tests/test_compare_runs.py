@@ -201,6 +201,18 @@ def test_a_summary_that_does_not_say_is_refused(tmp_path: Path, capsys: pytest.C
     assert main([a, b]) == 2 and "B: the summary says nothing of max_new_tokens" in capsys.readouterr().err
 
 
+def test_stores_of_one_size_with_other_titles_are_refused_and_unknown_ones_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = [record("a", sample(0.7, format=1.0))]
+    a, b = files(tmp_path, same, same, store_titles="other")
+    assert main([a, b]) == 2 and "hold other titles" in capsys.readouterr().err
+    old = write(tmp_path / "old", {"greedy": same}, store_titles=None)
+    assert main([old, b]) == 0 and "note: the summary of A is older than store_titles" in capsys.readouterr().out
+    off = [write(tmp_path / name, {"greedy": same}, store=None, store_titles=None) for name in ("off", "off2")]
+    assert main(off) == 0 and "older" not in capsys.readouterr().out  # nothing was searched
+
+
 def test_another_backend_is_noted_of_greedy_passes_and_refused_of_samples(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from chat_server import ChatServer, Reply
 from commands import run
 from faulty_http import Fault
-from small_world import TEXT, build_store, golden, plan
+from small_world import REWARD_FILE, TEXT, TITLES, build_store, golden, plan
 
 from scripts.eval.eval_planner import main
 from scripts.eval.evaluation_files import load
@@ -202,6 +202,30 @@ def test_records_that_lost_some_of_their_samples_are_counted_and_not_compared(st
     assert "coverage 3/3 records, 3/6 completions" in printed[1] and "coverage" not in printed[0]
     command = [sys.executable, "scripts/eval/compare_runs.py", str(tmp_path / "whole"), str(tmp_path / "short")]
     assert "B has 3 of 6 completions" in run(command, {}, code=2)
+
+
+def test_another_store_of_the_same_size_cannot_be_compared(store: Path, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "dev.jsonl", [row(number) for number in range(3)])
+    build_store(tmp_path / "other", [title.replace("Nordvik", "Fjellvik") for title in TITLES])
+    with ChatServer(lambda model, text, count: GOOD) as server:
+        for out, place in (("a", store), ("again", build_store(tmp_path / "twin")), ("b", tmp_path / "other")):
+            evaluate(server, data, tmp_path / out, place)
+    facts = {out: load(tmp_path / out)["summary"] for out in ("a", "again", "b")}
+    assert facts["a"]["store"] == facts["b"]["store"] == {"points": len(TITLES), "vector_size": 480}
+    assert facts["a"]["store_titles"] == facts["again"]["store_titles"] != facts["b"]["store_titles"]
+    command = [sys.executable, "scripts/eval/compare_runs.py", str(tmp_path / "a")]
+    assert "hold other titles" in run([*command, str(tmp_path / "b")], {}, code=2)
+    run([*command, str(tmp_path / "again")], {})
+
+
+def test_a_store_that_another_encoder_of_the_same_name_filled_is_refused(store: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other_words.py"
+    said = "\n\n_words = words\n\n\ndef words(text):\n    return [word[::-1] + 'q' for word in _words(text)]\n"
+    other.write_text(REWARD_FILE.read_text(encoding="utf-8") + said, encoding="utf-8")
+    data = write_rows(tmp_path / "dev.jsonl", [row(1)])
+    with ChatServer(lambda model, text, count: GOOD) as server:
+        refused = evaluate(server, data, tmp_path / "e", store, code=2, PLANNER_REWARD_FILE=str(other))
+        assert "are not those of hashed-480" in refused and not server.asked
 
 
 def test_no_answer_at_all_is_no_evaluation_and_can_be_resumed(store: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.eval.comparison import BAD, MIN_COVERAGE, compare
-from scripts.eval.evaluation_files import MODES, check_comparable, json_text, load
+from scripts.eval.evaluation_files import MODES, check_comparable, json_text, load, unknown_stores
 from scripts.files import write_atomically
 
 SIDES = ("A", "B")
@@ -83,7 +83,10 @@ def compare_evaluations(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str,
     for mode in shared:
         check_sampling(sides, mode)
     found = {mode: compare(a[mode], b[mode]) for mode in shared}
-    if differing := backends(sides):
+    if unknown := unknown_stores(sides):
+        for result in found.values():
+            result["notes"].append(unknown)
+    if "greedy" in found and (differing := backends(sides)):
         note = f"the backends differ ({differing}): rounding in one of them may change a token, and a plan with it"
         found["greedy"]["notes"].append(note)
     return found

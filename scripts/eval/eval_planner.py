@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from scripts.catalog.filled_by import check_related
 from scripts.eval.endpoint import DEFAULT_CONCURRENCY, Endpoint
 from scripts.eval.endpoint_calls import (
     CallsFile,
@@ -30,16 +31,18 @@ from scripts.eval.endpoint_calls import (
     run_jobs,
 )
 from scripts.eval.error_classes import error_classes
-from scripts.eval.evaluation_files import MODES, json_text, jsonl, records_path, summary_path
+from scripts.eval.evaluation_files import MODES, STORE_TITLES, json_text, jsonl, records_path, summary_path
 from scripts.eval.generate import BACKENDS, MAX_NEW_TOKENS, SAMPLE_TOP_K, LocalModel, generate
+from scripts.eval.store_titles import titles_digest
 from scripts.eval.summary import share, spread, summarise
 from scripts.eval.tiers import tiers
 from scripts.files import write_atomically
-from swift_plugin.encoders import EncoderError
+from swift_plugin.encoders import Encoder, EncoderError
+from swift_plugin.flag_encoder import FlagEncoder
 from swift_plugin.prompts import system_prompt
 from swift_plugin.rollout_env import RolloutEnv
 from swift_plugin.settings import PROMPT_STYLES, Settings
-from swift_plugin.stores import StoreError, check_store
+from swift_plugin.stores import EdgeStore, QdrantStore, StoreError, StoreInfo, check_store
 
 DEFAULT_SEED = 42
 SAMPLE_KEYS = ("completion", "plan", "issues", "search", "titles", "breakdown")
@@ -127,11 +130,11 @@ def context_rendered(row: Row) -> bool:
 def open_env(settings: Settings, data: Path, rows: Sequence[Row]) -> tuple[RolloutEnv, dict[str, Any]]:
     """The environment on default weights without gates, and the facts two evaluations must share to be compared.
 
-    Raises StoreError or EncoderError when nothing could be searched.
+    Raises StoreError or EncoderError when nothing could be searched, or when another encoder filled the store.
     """
     print(NOTICE)
     env = RolloutEnv.from_settings(settings, environ={})  # no weights, no gates: the defaults
-    store = check_store(env.store, env.encoder) if env.store is not None and env.encoder is not None else None
+    store, titles = check_search(env.store, env.encoder) if env.store and env.encoder else (None, None)
     if store is None:
         print("PLANNER_RETRIEVAL=off: retrieval takes no part, and the summary says so")
     return env, {
@@ -142,9 +145,22 @@ def open_env(settings: Settings, data: Path, rows: Sequence[Row]) -> tuple[Rollo
         "gates": list(env.gates),
         # What was searched: two evaluations on different stores are not comparable.
         "store": None if store is None else {"points": store.points, "vector_size": store.vector_size},
+        STORE_TITLES: titles,
         "encoder": None if env.encoder is None else env.encoder.name,
         "prompt": prompt_of(rows),
     }
+
+
+def check_search(store: EdgeStore | QdrantStore, encoder: Encoder) -> tuple[StoreInfo, str]:
+    """The store fits the encoder and was filled by it: what it holds, and the digest of its titles.
+
+    Raises StoreError or EncoderError. A FlagEncoder is not asked for vectors: loaded now, it would take the GPU memory
+    that the planner's engine is about to measure.
+    """
+    info = check_store(store, encoder)
+    if not isinstance(encoder, FlagEncoder) and (remark := check_related(encoder, store)):
+        print(remark, file=sys.stderr)
+    return info, titles_digest(store)
 
 
 def mode_summary(records: Sequence[Mapping[str, Any]], asked: int, samples: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 MODES = ("greedy", "samples")
 COMPARED = ("reward_sha256", "data_sha256", "weights", "gates", "store", "encoder", "max_new_tokens")
+STORE_TITLES = "store_titles"  # a digest; a summary of before it was written down has none
 
 
 def summary_path(prefix: str | Path) -> Path:
@@ -73,6 +74,29 @@ def check_comparable(evaluations: Mapping[str, Mapping[str, Any]]) -> None:
         values = {label: json.dumps(item["summary"][key], sort_keys=True) for label, item in evaluations.items()}
         if len(set(values.values())) > 1:
             raise ValueError(f"these evaluations differ in {key}: {values}; evaluate them again under one {key}")
+    summaries = {label: item["summary"] for label, item in evaluations.items()}
+    digests = {label: made[STORE_TITLES] for label, made in summaries.items() if made.get(STORE_TITLES)}
+    if len(set(digests.values())) > 1:
+        raise ValueError(
+            f"these evaluations searched stores of one size that hold other titles: {digests}; evaluate them again on "
+            "one store"
+        )
+
+
+def unknown_stores(evaluations: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """A note on the evaluations whose summary tells their store by its size alone; None where there is none.
+
+    Args:
+        evaluations: what `load` returned, by label.
+    """
+    summaries = {label: item["summary"] for label, item in evaluations.items()}
+    unknown = [label for label, made in summaries.items() if made.get("store") and not made.get(STORE_TITLES)]
+    if not unknown:
+        return None
+    return (
+        f"the summary of {', '.join(unknown)} is older than {STORE_TITLES}: that the stores hold the same titles is "
+        "not known, only that their sizes agree"
+    )
 
 
 def jsonl(records: Sequence[Mapping[str, Any]]) -> str:
