@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from built_evaluations import write
 
 from scripts.eval.evaluation_files import COMPARED, check_comparable, json_text, load
-from scripts.eval.result_table import table, verdict
+from scripts.eval.result_table import main, table, verdict
 from scripts.eval.summary import (
     PARTS,
     abstains_on_category,
@@ -114,6 +115,31 @@ def test_exclusions_that_got_lost_are_named_although_no_part_shows_them() -> Non
     before = evaluation([record(str(i), sample(0.70, PLAN)) for i in range(40)])
     after = evaluation([record(str(i), sample(0.75, PLAN, exclusion_missed=i < 30)) for i in range(40)])
     assert verdict(before, after, "greedy")["fell"] == ["exclusions where expected fell from 40 to 10 of 40"]
+
+
+def test_shares_are_compared_where_the_counts_have_other_denominators() -> None:
+    whole, half = ([record(str(i), *[sample(0.7, PLAN, format=1.0)] * n) for i in range(92)] for n in (8, 4))
+    assert verdict(evaluation(whole), evaluation(half), "greedy")["fell"] == []
+    worse = [record(str(i), *[sample(0.7, PLAN, format=float(i < 57))] * 8) for i in range(92)]
+    (words,) = (words for words in verdict(evaluation(half), evaluation(worse), "greedy")["fell"] if "rate" in words)
+    assert words == "format rate fell from 368 of 368 to 456 of 736"
+    lacking = evaluation([record("0", sample(0.7, PLAN), golden=UNKNOWN)])  # no exclusion to state on one side
+    assert verdict(evaluation([record("0", sample(0.7, PLAN))]), lacking, "greedy")["fell"] == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [((3, 2), (3, 4), "A has 2, B has 4"), ((40, 1), (39, 1), "different records")],
+)
+def test_a_table_whose_verdict_would_not_compare_like_with_like_is_wrong_use(
+    before: tuple[int, int], after: tuple[int, int], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [
+        f"{label}=" + write(tmp_path / label, {"samples": [record(str(i), *[sample(0.7, PLAN)] * n) for i in range(k)]})
+        for label, (k, n) in (("A", before), ("B", after))
+    ]
+    assert main([*given, "--before", "A", "--after", "B", "--json", str(tmp_path / "out.json")]) == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "out.json").exists()
 
 
 def test_no_rise_is_no_rise() -> None:

@@ -1,7 +1,8 @@
 """The demo's last word: one table for several evaluated models on one dev set, and the difference of two of them.
 
 Reads the files of eval_planner.py. The verdict line compares --after with --before by record; every part that fell is
-named in words, so that a total that rose cannot hide it. Exit 1 when the reward did not rise beyond its interval.
+named in words, so that a total that rose cannot hide it. Exit 1 when the reward did not rise beyond its interval, 2 for
+files that cannot be compared: another set, store or token limit, other samples a record, a record that one side lacks.
 """
 
 import argparse
@@ -10,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.eval.evaluation_files import MODES, check_comparable, json_text, load
+from scripts.eval.compare_runs import check_sampling
+from scripts.eval.evaluation_files import MODES, check_comparable, json_text, load, unknown_stores
 from scripts.eval.summary import PARTS, bootstrap_interval, both_known, paired_difference, part_values
 from scripts.files import write_atomically
 
@@ -19,7 +21,7 @@ HEADER += ("exclusions stated", "correct abstentions")
 ABSTENTIONS = "correct_abstentions_of_those_that_should"
 # What the reward's total may hide.
 SHARES = ("format_rate", "keywords_where_needed", "exclusions_where_expected", ABSTENTIONS)
-SHARE_FALL = 0.05  # a count that lost more than a twentieth is named
+SHARE_FALL = 0.05  # a share that lost more than a twentieth of itself is named
 FALL = 0.01  # a part that lost more than this is named; below it a dev set of 92 shows rounding
 
 
@@ -57,16 +59,23 @@ def part_changes(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[st
     return changes
 
 
+def share_fall(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    """A share that fell, in words; None where it did not, or where one side has nothing to count."""
+    if before["share"] is None or after["share"] is None or after["share"] >= before["share"] * (1 - SHARE_FALL):
+        return None
+    of = "" if before["of"] == after["of"] else f" of {before['of']}"
+    return f"{name.replace('_', ' ')} fell from {before['count']}{of} to {after['count']} of {after['of']}"
+
+
 def verdict(before: Mapping[str, Any], after: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    """Difference after − before in one decoding mode, its interval, and the parts that fell, in words."""
+    """Difference after − before in one decoding mode, its interval, and the parts that fell, in words.
+
+    Raises ValueError when the two do not hold the same records.
+    """
     difference = paired_difference(before[mode], after[mode])
     changes = part_changes(before[mode], after[mode])
-    fell = [
-        f"{name.replace('_', ' ')} fell from {x['count']} to {y['count']} of {y['of']}"
-        for name in SHARES
-        for x, y in [(before["summary"][mode][name], after["summary"][mode][name])]
-        if y["count"] < x["count"] * (1 - SHARE_FALL)
-    ]
+    sides = before["summary"][mode], after["summary"][mode]
+    fell = [words for name in SHARES if (words := share_fall(name, *(side[name] for side in sides)))]
     fell += [
         f"{part} fell by {-change['mean']:.3f} [{change['low']:+.3f}, {change['high']:+.3f}]"
         + ("" if change["high"] < 0 else ", which this set cannot tell from no change")
@@ -76,7 +85,7 @@ def verdict(before: Mapping[str, Any], after: Mapping[str, Any], mode: str) -> d
     return {"difference": difference, "parts": changes, "fell": fell, "rose": difference["low"] > 0}
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -87,24 +96,27 @@ def main() -> int:
     parser.add_argument("--before", required=True, help="label to compare with")
     parser.add_argument("--after", required=True, help="label that should be better")
     parser.add_argument("--json", type=Path, required=True, help="file for the same numbers")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     prefixes = dict(item.split("=", 1) for item in args.evaluations if "=" in item)
     if len(prefixes) != len(args.evaluations) or not {args.before, args.after} <= prefixes.keys():
         parser.error("give each evaluation once as LABEL=PREFIX, --before and --after among the labels")
     try:
         evaluations = {label: load(prefix) for label, prefix in prefixes.items()}
         check_comparable(evaluations)
-    except (FileNotFoundError, ValueError) as error:
+        pair = {label: evaluations[label] for label in (args.before, args.after)}
+        verdicts = {}
+        for mode in MODES:
+            if all(mode in side for side in pair.values()):
+                check_sampling(pair, mode)
+                verdicts[mode] = verdict(*(evaluations[label] for label in (args.before, args.after)), mode)
+    except (OSError, ValueError) as error:
         print(f"no table: {error}", file=sys.stderr)
         return 2
     text = table(evaluations)
-    verdicts = {
-        mode: verdict(evaluations[args.before], evaluations[args.after], mode)
-        for mode in MODES
-        if mode in evaluations[args.before] and mode in evaluations[args.after]
-    }
     print("default weights, no gates; n of completions in brackets\n")
     print(text + "\n")
+    if unknown := unknown_stores(evaluations):
+        print(f"note: {unknown}\n")
     for mode, result in verdicts.items():
         difference = result["difference"]
         print(
@@ -112,7 +124,7 @@ def main() -> int:
             f"[{difference['low']:+.4f}, {difference['high']:+.4f}] (paired by record, 95 % bootstrap)"
             + ("" if result["rose"] else ": no rise beyond the interval")
         )
-        kept = f"no part fell by more than {FALL}, no count by more than {SHARE_FALL:.0%}"
+        kept = f"no part fell by more than {FALL}, no share by more than {SHARE_FALL:.0%}"
         print("  " + ("; ".join(result["fell"]) if result["fell"] else kept))
     args.json.parent.mkdir(parents=True, exist_ok=True)
     summaries = {label: item["summary"] for label, item in evaluations.items()}
