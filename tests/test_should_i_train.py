@@ -173,7 +173,9 @@ def test_systematic_faults_are_counted_over_parsed_completions() -> None:
         (0, 0, 0, True, "nothing here is cheaper"),
         (10, 5, 0, False, "not yet: 5 of 10"),
         (10, 4, 0, True, "train: 4 of 10"),
-        (10, 4, 6, True, "6 cannot be told apart without --samples"),
+        (10, 3, 1, True, "6 are left for training, 1 cannot be told apart without --samples"),
+        (10, 4, 1, False, "cannot say without --samples: 4 of 10"),  # 5 left: what is untold may tip it
+        (48, 17, 31, False, "0 are left for training, 31 cannot be told apart"),
     ],
 )
 def test_the_verdict(errors: int, cheaper: int, untold: int, train: bool, words: str) -> None:
@@ -207,6 +209,12 @@ def test_the_command(tmp_path: Path) -> None:
     other = evaluation(tmp_path / "train", shaky)
     again = run([sys.executable, SCRIPT, other, "--json", f"{tmp_path}/x.json"], {})
     assert "train: 0 of 1 errors" in again and (tmp_path / "x.json").exists()
+
+
+def test_one_greedy_answer_a_record_cannot_say(tmp_path: Path) -> None:
+    untold = record("a", plan("shoes", category="台灯"), text="防水的")
+    prefix = write(tmp_path / "e", {"greedy": [untold]}, reward_sha256=reward().sha256)
+    assert "cannot say without --samples: 0 of 1 errors" in run([sys.executable, SCRIPT, prefix], {}, code=1)
 
 
 def test_an_evaluation_of_another_reward_is_refused(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ fault from the log, so count it there.
 
 A prompt line is for a model that is prompted. One trained on this prompt has to see the new one in training, too.
 
-Exit codes: 0 train: most of the errors are left for it, or there are none; 1 not yet: at least half of them need
-something cheaper; 2 wrong use or files.
+Exit codes: 0 train: more than half of the errors are left for it, or there are none; 1 not yet: at least half of them
+need something cheaper, or too many cannot be told apart without --samples to say either; 2 wrong use or files.
 """
 
 import argparse
@@ -75,7 +75,10 @@ def analyse(records: Sequence[Record], cards: Sequence[Card], reward: Reward) ->
 
 
 def verdict(errors: int, cheaper: int, untold: int) -> dict[str, Any]:
-    """`{"train_now", "words"}`."""
+    """`{"train_now", "words"}`: to train now, more errors must be left for it than could need anything else.
+
+    An untold error may be one for training or for data, so it counts for neither.
+    """
     if not errors:
         return {"train_now": True, "words": "no error of a known class: nothing here is cheaper than training"}
     left = errors - cheaper - untold
@@ -84,6 +87,8 @@ def verdict(errors: int, cheaper: int, untold: int) -> dict[str, Any]:
         counts += f", {untold} cannot be told apart without --samples"
     if cheaper >= NOT_YET * errors:
         return {"train_now": False, "words": f"not yet: {counts}"}
+    if cheaper + untold >= NOT_YET * errors:
+        return {"train_now": False, "words": f"cannot say without --samples: {counts}"}
     return {"train_now": True, "words": f"train: {counts}"}
 
 
