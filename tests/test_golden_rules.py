@@ -44,6 +44,64 @@ EXCLUSIONS = [
     ("500以上的就不要了", False, "refuses a price"),
 ]
 
+# A hard word that stands inside another word, or says something else there; beside it what it does exclude.
+INSIDE_A_WORD = [
+    ("想买个不沾锅", "不沾牛肉"),
+    ("不沾水的鞋套", "不沾酒"),
+    ("平底锅要不沾的", "死活不沾塑料"),
+    ("不沾油的围裙", "糖一概不沾"),
+    ("passport 护照夹", "皮的pass"),
+    ("compass 指南针", "红色pass掉"),
+    ("iPod nano 保护套", "no leather"),
+    ("piano 琴凳", "跑鞋，No black"),
+    ("casino 筹码", "need keyboard, no RGB lights"),
+    ("香水 no 5", "no plastic"),
+    ("no need to buy the big one", "no need of that, no plastic"),
+    ("no more than 500", "no more than 500, no plastic"),
+    ("剔牙线", "荧光色的剔掉"),
+    ("晶莹剔透的手镯", "红色的剔除"),
+    ("剔骨刀", "把带钻的剔出去"),
+    ("送给挑剔的人", "塑料的全剔了"),
+    ("除了跑鞋还要袜子", "除了跑鞋都行"),
+    ("除了大小合适，还要防水", "除了塑料的都行，还要防水"),
+    ("除了跑步也能日常穿", "除了黑色，其他也可以"),
+    ("除了好看，平时也要耐穿", "除了塑料的，玻璃的也不要"),
+    ("除了收纳之外再带个盖子", "除了含酒精的还有哪些"),
+    ("不收费的地图", "二手的不收"),
+    ("不要钱的赠品", "不要钱包"),
+    ("不要求防水", "不要防水的"),
+    ("能不能带个盒子", "不能带盒子"),
+    ("可不可以有图案", "不可以有图案"),
+    ("这个尺码行不行？", "羊毛的不行"),
+    ("买不买无所谓", "不买塑料的"),
+    ("不买就没了，快推荐", "不买带线的"),
+    ("非买不可", "非常怕扎，羊毛不行"),
+    ("没有它不行", "塑料的都不行"),
+    ("别买错型号", "别买塑料的"),
+    ("带人脸识别加密码的锁", "送人的，别加糖"),
+    ("不排除买大的", "排除塑料的"),
+    ("无法拒绝的礼物", "拒绝塑料"),
+    ("不考虑品牌，好用就行", "不考虑塑料"),
+    ("能去掉异味的除臭剂", "去掉有味道的"),
+    ("过滤掉杂质的净水器", "过滤掉塑料的"),
+    ("避免了磨脚的鞋", "网面的免了"),
+    ("绝对不亏的耳机", "绝对不要塑料"),
+    ("不吃力的开瓶器", "不吃辣"),
+    ("不准时的闹钟换一个", "不准有塑料"),
+    ("冷得受不了，要厚被子", "觉得受不了羊毛"),
+    ("用不着太大的", "塑料的用不着"),
+    ("五百打住吧", "塑料的打住吧"),
+    ("忌廉蛋糕粉", "忌花生"),
+    ("没什么顾忌", "忌口花生"),
+    ("不入味的锅换一个", "塑料的不入"),
+    ("不接受反驳的情侣装", "不接受塑料"),
+]
+
+
+@pytest.mark.parametrize(("said", "excludes"), INSIDE_A_WORD)
+def test_a_hard_word_inside_another_word_excludes_nothing(said: str, excludes: str) -> None:
+    assert (expects_exclusion(said), expects_exclusion(excludes)) == (False, True)
+
 
 @pytest.mark.parametrize(("text", "expected", "why"), EXCLUSIONS)
 def test_hard_and_soft_exclusions(text: str, expected: bool, why: str) -> None:
