@@ -422,10 +422,14 @@ class QdrantStore:
             client.close()
 
     def http_client(self, timeout_s: float) -> httpx.Client:
-        """A plain client with this server's address and key, for files that qdrant-client would hold in memory."""
+        """A plain client with this server's address and key, for files that qdrant-client would hold in memory.
+
+        It asks for the files as they are: compressed on the way, they would not be what their checksum is of.
+        """
+        key = {"api-key": self._api_key} if self._api_key else {}
         return httpx.Client(
             base_url=self._full_url(),
-            headers={"api-key": self._api_key} if self._api_key else {},
+            headers={"Accept-Encoding": "identity", **key},
             timeout=timeout_s,
             trust_env=not is_loopback(self.url),
         )

@@ -74,6 +74,12 @@ def _fetch(store: QdrantStore, snapshot: str, target: Path) -> HashingWriter:
         with store.http_client(STALL_S) as client, client.stream("GET", path) as response:
             if response.status_code != 200:
                 raise StoreError(f"Qdrant refused to send {path}: HTTP {response.status_code}")
+            encoding = response.headers.get("Content-Encoding", "identity")
+            if encoding != "identity":
+                raise StoreError(
+                    f"{path} came compressed ({encoding}), which was not asked for, and would not be the server's file;"
+                    " does a proxy stand between? Give QDRANT_URL the server's own address"
+                )
             size = int(response.headers.get("Content-Length", 0)) or None
             with target.open("wb") as file, tqdm(total=size, unit="B", unit_scale=True, desc="download") as bar:
                 writer = HashingWriter(file, bar)
