@@ -1,8 +1,13 @@
 """A collection carried to another machine: all of it arrives, or the command says what did not."""
 
+import gzip
 import hashlib
 import json
+import signal
+import subprocess
+import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +17,7 @@ import numpy as np
 import pytest
 import qdrant_edge as edge
 from catalog_world import DIM, TinyEncoder, rows, set_environment
+from commands import ROOT, clean_environment
 from faulty_http import Fault
 from qdrant_server import QdrantServer, serve_folder
 from small_world import TITLES, build_store
@@ -130,6 +136,20 @@ def test_a_snapshot_is_not_begun_twice_and_a_broken_download_is_no_snapshot(
     assert code == 2 and "no finished snapshot" in err
 
 
+def test_a_snapshot_is_fetched_as_it_is_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: QdrantServer
+) -> None:
+    """Qdrant's web server and many a proxy compress what they send, where the client allows it."""
+    on(monkeypatch, source)
+    before = requests_before_the_snapshot(source, tmp_path, capsys)
+    (download,) = [it for it in source.requests if it.method == "GET" and "/snapshots/" in it.path]
+    assert download.headers["accept-encoding"] == "identity"
+    source.fail(*[Fault()] * (before + 1), Fault(headers=(("Content-Encoding", "gzip"),), change=gzip.compress))
+    code, _, err = command(snapshot, capsys, "--out", tmp_path / "snap")
+    assert code == 2 and "came compressed (gzip)" in err and "sha256" not in err
+    assert not source.snapshots and not (tmp_path / "snap" / "collection.snapshot").exists()
+
+
 def requests_before_the_snapshot(server: QdrantServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> int:
     server.requests.clear()
     assert command(snapshot, capsys, "--out", tmp_path / "count")[0] == 0
@@ -157,6 +177,52 @@ def test_a_collection_written_to_meanwhile_gives_no_snapshot(
         code, _, err = command(snapshot, capsys, "--out", tmp_path / "snap")
     assert code == 1 and "wrote to the collection meanwhile: 161 points instead of 160" in err
     assert not (tmp_path / "snap" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_a_signal_leaves_no_snapshot_on_the_server(
+    tmp_path: Path, source: QdrantServer, number: signal.Signals, code: int
+) -> None:
+    names = {"QDRANT_URL": source.url, "QDRANT_API_KEY": KEY, "PLANNER_RETRY_SECONDS": "5"}
+    source.latency_s = 1.0  # the download waits for so long
+    with process("snapshot", "--out", str(tmp_path / "snap"), **names) as run:
+        wait_for(lambda: any(it.method == "GET" and "/snapshots/" in it.path for it in source.requests), run)
+        run.send_signal(number)
+        _, err = run.communicate(timeout=60)
+    assert run.returncode == code and "Traceback" not in err and f"ended by {number.name}" in err
+    assert not source.snapshots and not (tmp_path / "snap" / "manifest.json").exists()
+
+
+def test_a_signal_during_a_restore_leaves_no_half_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    set_environment(monkeypatch)
+    assert command(snapshot, capsys, "--store", folder, "--out", tmp_path / "snap")[0] == 0
+    with tarfile.open(tmp_path / "snap" / "store.tar", "a") as archive:
+        for number in range(20_000):  # which take a while
+            archive.addfile(tarfile.TarInfo(f"more/{number}"))
+    resign(tmp_path / "snap")
+    with process("restore", str(tmp_path / "snap"), "--store", str(tmp_path / "box" / "items.edge")) as run:
+        wait_for(lambda: bool(list(tmp_path.glob("box/*/more/0"))), run)
+        run.send_signal(signal.SIGTERM)
+        _, err = run.communicate(timeout=60)
+    assert run.returncode == 143 and "Traceback" not in err and "ended by SIGTERM" in err
+    assert not list((tmp_path / "box").iterdir())
+
+
+def process(name: str, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
+    """The command as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, f"scripts/catalog/{name}.py", *arguments],
+        cwd=ROOT, env={**clean_environment(), **variables}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def wait_for(reached: Any, run: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert run.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 # --- an embedded store ------------------------------------------------------------------------------------------
@@ -293,6 +359,24 @@ def test_what_cannot_be_snapshotted_ends_with_2(
     on(monkeypatch, box)
     code, _, err = command(snapshot, capsys, "--out", tmp_path / "a")
     assert code == 2 and "The collection is missing" in err and not (tmp_path / "a").exists()
+
+
+def test_a_store_without_the_kits_vector_ends_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "other.edge"
+    folder.mkdir()
+    vectors = {"text": edge.EdgeVectorParams(size=2, distance=edge.Distance.Cosine)}
+    shard = edge.EdgeShard.create(str(folder), edge.EdgeConfig(vectors=vectors, wal_enabled=False))
+    shard.update(edge.UpdateOperation.upsert_points([edge.Point(1, {"text": [1.0, 0.0]}, {"title": "a"})]))
+    shard.close()
+    set_environment(monkeypatch)
+    code, _, err = command(snapshot, capsys, "--store", folder, "--out", tmp_path / "snap")
+    assert code == 2 and "has no vector named 'dense'" in err and not (tmp_path / "snap").exists()
+    with QdrantServer(edge.EdgeShard.load(str(folder)), vectors={"text": {"size": 2, "distance": "Dot"}}) as server:
+        on(monkeypatch, server)
+        code, _, err = command(snapshot, capsys, "--out", tmp_path / "snap")
+    assert code == 2 and "has no vector named 'dense'" in err and not (tmp_path / "snap").exists()
 
 
 def test_a_snapshot_is_never_overwritten(

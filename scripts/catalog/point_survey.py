@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from swift_plugin.settings import VECTOR_NAME
-from swift_plugin.stores import EdgeStore, QdrantStore
+from swift_plugin.stores import EdgeStore, QdrantStore, StoreError
 
 SAMPLE = 64
 PAGE = 4096  # ids read together
@@ -49,7 +49,7 @@ class EdgePoints:
 
     def fetch(self, ids: Sequence[PointId]) -> list[tuple[PointId, Mapping[str, Any], Any]]:
         records = self._store.shard().retrieve(list(ids), with_payload=True, with_vector=True)
-        return [(_plain(record.id), record.payload or {}, record.vector[VECTOR_NAME]) for record in records]
+        return [_whole(record) for record in records]
 
 
 class QdrantPoints:
@@ -79,7 +79,7 @@ class QdrantPoints:
                 self._store.collection, list(ids), with_payload=True, with_vectors=[VECTOR_NAME], timeout=t
             )
         )
-        return [(_plain(record.id), record.payload or {}, record.vector[VECTOR_NAME]) for record in records]
+        return [_whole(record) for record in records]
 
 
 def points_of(store: EdgeStore | QdrantStore) -> Points:
@@ -137,6 +137,14 @@ def differences(before: Survey, after: Survey) -> list[str]:
             f"{len(changed)} of {len(before.sample)} sampled points have another payload or vector, as {changed[0]}"
         )
     return found
+
+
+def _whole(record: Any) -> tuple[PointId, Mapping[str, Any], Any]:
+    """Id, payload and vector; raises StoreError for a point that has no such vector, which Qdrant allows."""
+    vector = record.vector if isinstance(record.vector, Mapping) else {}
+    if VECTOR_NAME not in vector:
+        raise StoreError(f"point {record.id} has no vector named {VECTOR_NAME!r}: index it again, or delete it")
+    return _plain(record.id), record.payload or {}, vector[VECTOR_NAME]
 
 
 def _plain(point_id: Any) -> PointId:

@@ -5,7 +5,7 @@ its place); then points are counted and all ids and 64 sampled points, payload a
 manifest says. A collection or store that holds points already is left alone unless --replace is given.
 
 Exit codes: 0 everything has arrived; 1 something is missing or different; 2 wrong use, a damaged copy, or a store that
-does not answer.
+does not answer. A signal ends it with 128 and the signal's number, after what was unpacked is deleted.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from tqdm.utils import CallbackIOWrapper
 
 from scripts.catalog.catalog_targets import chosen_store
 from scripts.catalog.point_survey import differences, points_of, survey
-from scripts.catalog.snapshot import SLOW_S
+from scripts.catalog.snapshot import SLOW_S, stoppable
 from scripts.catalog.snapshot_files import Manifest, SnapshotError, as_json, check_file, unpack_folder
 from swift_plugin.settings import Settings
 from swift_plugin.stores import EdgeStore, QdrantStore, StoreError, check_replaceable, replace_folder
@@ -127,4 +127,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(stoppable("restore", main))

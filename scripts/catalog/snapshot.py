@@ -5,13 +5,17 @@ A Qdrant collection (QDRANT_URL, QDRANT_COLLECTION) is snapshotted by its server
 checksum of all ids and one of each of 64 sampled points, which restore.py compares on arrival. Nothing may write to the
 collection meanwhile; it is surveyed before and after, and a difference ends the command with 1.
 
-Exit codes: 0 written; 1 the collection changed meanwhile; 2 wrong use, or the store does not answer.
+Exit codes: 0 written; 1 the collection changed meanwhile; 2 wrong use, or the store does not answer. A signal ends it
+with 128 and the signal's number, after the snapshot is deleted from the server.
 """
 
 import argparse
 import json
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from urllib.parse import quote
 
@@ -21,11 +25,31 @@ from tqdm import tqdm
 from scripts.catalog.catalog_targets import chosen_store
 from scripts.catalog.point_survey import differences, points_of, survey
 from scripts.catalog.snapshot_files import CHUNK, MANIFEST, HashingWriter, Manifest, as_json, pack_folder
-from swift_plugin.settings import Settings
+from swift_plugin.settings import VECTOR_NAME, Settings
 from swift_plugin.stores import EdgeStore, QdrantStore, StoreError
 
 SLOW_S = 3600.0  # a server may take minutes to write a snapshot of a large collection, or to take it in
 STALL_S = 60.0  # without a byte, a download has broken off
+
+
+class Stopped(SystemExit):
+    """A signal told the command to end; the exit code is 128 and the signal's number, as a shell counts."""
+
+
+def stoppable(name: str, main: Callable[[], int]) -> int:
+    """The exit code of `main`, which SIGTERM, SIGHUP and Ctrl-C end by Stopped: its `finally` blocks clean up."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, stop)
+    try:
+        return main()
+    except Stopped as stopped:
+        code = int(str(stopped.code))
+        print(f"{name}: ended by {signal.Signals(code - 128).name}", file=sys.stderr)
+        return code
 
 
 def take(store: EdgeStore | QdrantStore, folder: Path) -> tuple[Manifest, list[str]]:
@@ -33,6 +57,8 @@ def take(store: EdgeStore | QdrantStore, folder: Path) -> tuple[Manifest, list[s
     info = store.describe()
     if info.points == 0:
         raise StoreError(f"{info.kind} {info.name} is empty: there is nothing to carry")
+    if info.vector_size is None:
+        raise StoreError(f"{info.kind} {info.name} has no vector named {VECTOR_NAME!r}: it is no catalogue of this kit")
     if (folder / MANIFEST).exists():
         raise ValueError(f"{folder} holds a snapshot already: give another --out, or delete it")
     if isinstance(store, EdgeStore) and folder.resolve().is_relative_to(store.path.resolve()):
@@ -56,7 +82,11 @@ def take(store: EdgeStore | QdrantStore, folder: Path) -> tuple[Manifest, list[s
 def download(store: QdrantStore, target: Path) -> HashingWriter:
     """Have the server make a snapshot, fetch it into `target` and delete it there."""
     print("snapshot: the server is writing it", file=sys.stderr)
-    made = store.call_once(lambda client: client.create_snapshot(store.collection, wait=True), SLOW_S)
+    try:
+        made = store.call_once(lambda client: client.create_snapshot(store.collection, wait=True), SLOW_S)
+    except Stopped:
+        print(f"snapshot: the server goes on writing one of {store.collection!r}; delete it there", file=sys.stderr)
+        raise
     if made is None:
         raise StoreError(f"Qdrant made no snapshot of {store.collection!r}; has its disk room for one?")
     try:
@@ -124,4 +154,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(stoppable("snapshot", main))
