@@ -15,6 +15,17 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(scratch, path)
 
 
+def json_object(path: Path) -> dict[str, Any]:
+    """The JSON object that a file holds. Raises ValueError, naming the file, for anything else; OSError."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON ({error}): restore it or take it out of the folder") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds no JSON object: restore it or take it out of the folder")
+    return value
+
+
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """Line number and value of every line of a JSONL file; an empty last line is its end.
 

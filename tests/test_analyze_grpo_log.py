@@ -68,6 +68,25 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_a_run_of_two_rewards_is_undecided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Flat at 0.60, resumed under other weights and flat at 0.70: no rise, whatever the trend says."""
+    write_run(tmp_path, rows(60, reward=lambda t: 0.6 if t < 0.5 else 0.7))
+    assert analyse(capsys, tmp_path)[0] == 0
+    for name, resumed, field in (
+        ("planner_manifest.1.json", None, 0.3),
+        ("planner_manifest.json", "checkpoint-30", 0.4),
+    ):
+        reward = {"sha256": "a", "weights": {"field": field}, "gates": []}
+        manifest = {"kind": "grpo", "arguments": {"resume_from_checkpoint": resumed}, "reward": reward}
+        (tmp_path / name).write_text(json.dumps(manifest), encoding="utf-8")
+    code, facts = analyse(capsys, tmp_path)
+    assert (code, facts["verdict"]["status"]) == (1, "undecided")
+    assert "changed at step 31: the weights field=0.3 became field=0.4" in facts["verdict"]["because"][0]
+    assert facts["lines"][0]["status"] == "unknown" and "by evaluation" in facts["lines"][0]["remedy"]
+    not_judged = {item["name"] for item in facts["not_judged"]}
+    assert {"collapse", "one dimension bought with another", "reward rising, held-out evaluation not"} <= not_judged
+
+
 def test_an_empty_run_names_its_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = {"kind": "grpo", "arguments": {**ARGUMENTS, "per_device_train_batch_size": 12}}
     (tmp_path / "planner_manifest.json").write_text(json.dumps(manifest))

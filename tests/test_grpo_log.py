@@ -158,6 +158,49 @@ def test_a_step_scored_again_by_a_resumed_run_is_that_of_the_later_process(
     assert read(tmp_path).steps[1].metrics["planner/parse_failures"] == failures, reason
 
 
+def launch(folder: Path, name: str, field: float, resumed: int | None = None, sha256: str = "a") -> None:
+    """A manifest; `resumed`: the checkpoint it went on from."""
+    arguments = {} if resumed is None else {"resume_from_checkpoint": str(folder / f"checkpoint-{resumed}")}
+    reward = {"file": "r.py", "sha256": sha256, "weights": {"field": field}, "gates": []}
+    manifest = {"kind": "grpo", "arguments": arguments, "reward": reward}
+    (folder / name).write_text(json.dumps(manifest), encoding="utf-8")
+
+
+FIRST, SECOND, NEWEST = "planner_manifest.1.json", "planner_manifest.2.json", "planner_manifest.json"
+
+
+@pytest.mark.parametrize(
+    ("launches", "step", "reason"),
+    [
+        ([(FIRST, 0.3, None), (NEWEST, 0.4, 8)], 9, "resumed under other weights"),
+        ([(FIRST, 0.3, None), (NEWEST, 0.3, 8)], None, "resumed under its own"),
+        ([(FIRST, 0.3, None), (NEWEST, 0.4, None)], None, "begun again: the first launch's steps are gone"),
+        ([(FIRST, 0.3, None), (SECOND, 0.4, 8), (NEWEST, 0.3, 8)], None, "the second's steps are gone, too"),
+        ([(FIRST, 0.3, None), (SECOND, 0.4, 4), (NEWEST, 0.4, 8)], 5, "from the second launch on"),
+        ([(FIRST, 0.3, None), (NEWEST, 0.4, 12)], None, "the second has trained no step yet"),
+    ],
+)
+def test_a_reward_that_changed_between_launches_is_seen(
+    tmp_path: Path, launches: list[tuple[str, float, int | None]], step: int | None, reason: str
+) -> None:
+    write_run(tmp_path, rows(12))
+    for name, field, resumed in launches:
+        launch(tmp_path, name, field, resumed)
+    change = read(tmp_path).reward_change
+    assert (None if change is None else change.step) == step, reason
+    assert change is None or "field=0.3 became field=0.4" in change.what
+
+
+def test_a_reward_file_that_changed_is_seen_in_the_traces(tmp_path: Path) -> None:
+    write_run(tmp_path, rows(12))
+    lines = [{**trace_line(step, "train", "a", 0.5), "reward_sha256": "a" if step < 6 else "b"} for step in range(12)]
+    write_jsonl(tmp_path / "reward_trace.rank0.jsonl", lines)
+    change = read(tmp_path).reward_change
+    assert change is not None and change.sentence() == (
+        "the training reward changed at step 7: the reward file with sha256 a became b"
+    )
+
+
 def test_segments_cover_the_run_and_short_runs_have_fewer() -> None:
     found = segments(series(range(23)))
     assert [(part.first, part.last) for part in found] == [(1, 5), (6, 10), (11, 15), (16, 19), (20, 23)]

@@ -77,8 +77,9 @@ def verdict(run: GrpoRun, facts: Mapping[str, Any]) -> dict[str, Any]:
     because = [f"{line['name']}: {line['status']}" for line in facts["lines"] if line["status"] == "fail"] + because
     if because:
         return {"status": BAD, "because": because}
-    if any(line["name"] == REWARD_LINE and line["status"] == "unknown" for line in facts["lines"]):
-        return {"status": UNDECIDED, "because": ["too few steps to say whether the reward rises"]}
+    unknown = [line for line in facts["lines"] if line["name"] == REWARD_LINE and line["status"] == "unknown"]
+    if unknown:
+        return {"status": UNDECIDED, "because": [f"{line['name']}: {line['evidence']}" for line in unknown]}
     return {"status": FINE, "because": ["every line that can be judged holds, and no diagnosis is bad"]}
 
 

@@ -120,9 +120,7 @@ def not_updating(run: GrpoRun) -> Found:
     ):  # fmt: skip
         if len(which) >= max(MIN_STEPS // 2, NOT_UPDATING_SHARE * len(steps)):
             what = "a gradient norm of 0" if which is flat else "a learning rate of 0"
-            return Diagnosis(
-                name, "bad", f"{len(which)} of {len(steps)} steps have sigma above 0 and {what}", remedy
-            )
+            return Diagnosis(name, "bad", f"{len(which)} of {len(steps)} steps have sigma above 0 and {what}", remedy)
     return None
 
 
@@ -144,6 +142,8 @@ def collapse(run: GrpoRun) -> Found:
             f"{point.before:.1%} before (p = {point.p:.2g})"
         )
         return Diagnosis(name, "bad", evidence, remedy)
+    if run.reward_change is not None:
+        return NotJudged(name, f"parse failures, and one reward over the whole run: {run.reward_change.sentence()}")
     reward = run.series("reward")
     point = change_point(reward) if len(reward) else None
     if point is not None and point.p < ALPHA and point.before - point.after >= REWARD_DROP:
@@ -210,6 +210,8 @@ def dimension_trends(run: GrpoRun) -> dict[str, Trend]:
 def dimension_traded(run: GrpoRun) -> Found:
     """A dimension fell while another, or the total, rose: a total alone would call that a success."""
     name = "one dimension bought with another"
+    if run.reward_change is not None:
+        return NotJudged(name, f"one reward over the whole run: {run.reward_change.sentence()}")
     found = dimension_trends(run)
     if len(found) < 2:
         return NotJudged(name, f"the observers (rewards/<name>/mean) over {MIN_STEPS} steps: --reward_funcs")
@@ -230,6 +232,8 @@ def dimension_traded(run: GrpoRun) -> Found:
 def held_out(run: GrpoRun) -> Found:
     """The training reward rises; the held-out reward cannot be told from no rise, and is below the training's."""
     name = "reward rising, held-out evaluation not"
+    if run.reward_change is not None:
+        return NotJudged(name, f"one reward over the whole run: {run.reward_change.sentence()}")
     reward = run.series("reward")
     if len(reward) < MIN_STEPS or trend(reward).direction != "rises":
         return None

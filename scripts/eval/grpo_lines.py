@@ -55,8 +55,11 @@ def in_words(found: Trend) -> str:
 
 
 def reward_line(run: GrpoRun) -> Line:
-    """ok only for a rise that the noise of the steps does not explain."""
+    """ok only for a rise that the noise of the steps does not explain; unknown where two rewards scored the run."""
     series = run.series("reward")
+    if run.reward_change is not None:
+        remedy = "compare checkpoints by evaluation (eval_planner.py, compare_runs.py), which one reward scores"
+        return Line(REWARD_LINE, "unknown", f"{run.reward_change.sentence()}; no trend across it", remedy)
     if len(series) < MIN_STEPS:
         return Line(REWARD_LINE, "unknown", f"{len(series)} steps with a reward: a trend needs {MIN_STEPS}")
     found = trend(series)

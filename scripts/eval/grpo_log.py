@@ -17,14 +17,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
+from scripts.files import json_object
 from scripts.swift_names import ARGUMENTS
 from scripts.train.manifest import MANIFEST
+from scripts.train.past_launches import launches, reward_differences
 from swift_plugin.step_stats import ScoredRow, step_stats
 from swift_plugin.trace import open_trace, trace_files
 
@@ -91,6 +94,18 @@ class Series:
 
 
 @dataclass(frozen=True)
+class RewardChange:
+    """The first step that was scored by another reward than those before it (None: not known), and what changed."""
+
+    step: int | None
+    what: str
+
+    def sentence(self) -> str:
+        at = "a step that is not known" if self.step is None else f"step {self.step}"
+        return f"the training reward changed at {at}: {self.what}"
+
+
+@dataclass(frozen=True)
 class GrpoRun:
     """One run.
 
@@ -101,6 +116,7 @@ class GrpoRun:
         watch: step -> record id -> mean total of its completions, from the traces of the evaluations.
         arguments: ms-swift's effective arguments (args.json; else those of the manifest); empty where both are gone.
         manifest: planner_manifest.json, empty where there is none.
+        reward_change: by the manifests of all launches and the traces; None where one reward scored every step.
         max_steps: steps planned; None where the log does not say.
     """
 
@@ -110,6 +126,7 @@ class GrpoRun:
     watch: Mapping[int, Mapping[str, float]]
     arguments: Mapping[str, Any]
     manifest: Mapping[str, Any]
+    reward_change: RewardChange | None
     oddities: Oddities
     max_steps: int | None
 
@@ -155,7 +172,7 @@ def find_runs(path: Path) -> list[Path]:
     found = sorted(file for file in path.rglob(LOG) if not file.parent.name.startswith("checkpoint-"))
     for manifest in sorted(path.rglob(MANIFEST)):
         started = any(file.is_relative_to(manifest.parent) for file in found)
-        if not started and _object(manifest).get("kind") == "grpo":
+        if not started and json_object(manifest).get("kind") == "grpo":
             found.append(manifest.parent / LOG)
     if not found:
         raise NoRun(f"no {LOG} in or under {path}: give a run folder of run_grpo_planner.sh")
@@ -172,8 +189,8 @@ def read_run(log: Path) -> GrpoRun | None:
     manifest_file = folder / MANIFEST
     if not manifest_file.is_file() and VERSION_FOLDER.match(folder.name):
         manifest_file = folder.parent / MANIFEST  # ms-swift made the v0-*/ folder inside the launcher's
-    manifest = _object(manifest_file) if manifest_file.is_file() else {}
-    given = _object(folder / ARGUMENTS) if (folder / ARGUMENTS).is_file() else {}
+    manifest = json_object(manifest_file) if manifest_file.is_file() else {}
+    given = json_object(folder / ARGUMENTS) if (folder / ARGUMENTS).is_file() else {}
     arguments = given or manifest.get("arguments", {})
     torn: Counter[str] = Counter()
     rows = list(_rows(log, torn)) if log.is_file() else []
@@ -185,7 +202,7 @@ def read_run(log: Path) -> GrpoRun | None:
     if manifest.get("kind", "grpo") != "grpo":
         return None
     plugin = _plugin_steps(folder)
-    watch = _add_traces(folder, plugin)
+    watch, rewards = _add_traces(folder, plugin)
     steps = {
         step: {**trains.get(step, {}), **plugin.get(step, {})}
         for step in sorted(trains.keys() | (plugin.keys() if trains else set()))
@@ -197,19 +214,10 @@ def read_run(log: Path) -> GrpoRun | None:
         watch=watch,
         arguments=arguments,
         manifest=manifest,
+        reward_change=_reward_change(launches(folder), rewards, max(steps, default=0)),
         oddities=oddities,
         max_steps=max_steps,
     )
-
-
-def _object(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is no JSON ({error}): restore it or take it out of the folder") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{file} holds no JSON object: restore it or take it out of the folder")
-    return value
 
 
 def _rows(file: Path, torn: Counter[str]) -> Iterator[dict[str, Any]]:
@@ -366,16 +374,21 @@ def _one_line(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return found
 
 
-def _add_traces(folder: Path, plugin: dict[int, dict[str, float]]) -> dict[int, dict[str, float]]:
+def _add_traces(
+    folder: Path, plugin: dict[int, dict[str, float]]
+) -> tuple[dict[int, dict[str, float]], dict[int, set[str]]]:
     """Put each step's format rate (share of completions with format exactly 1) into `plugin`, and its step line where
-    planner_steps.jsonl has none; return the watch totals: step -> record id -> mean total."""
+    planner_steps.jsonl has none; return the watch totals (step -> record id -> mean total) and the sha256 of the
+    reward files that scored each step."""
     trains: dict[int, list[tuple[ScoredRow, bool]]] = {}
+    rewards: dict[int, set[str]] = {}
     totals: dict[int, dict[str, list[float]]] = {}
     for files in trace_files(folder).values():
         lines = (line for file in files for line in _rows(file, Counter()))
         by_step, others = _passes(map(_slim, lines))
         for step, rows in by_step.items():
             trains.setdefault(step + 1, []).extend((row["scored"], row["exact"]) for row in rows)
+            rewards.setdefault(step + 1, set()).update(row["reward"] for row in rows if row["reward"])
         for step, rows in others.items():
             for row in rows:
                 totals.setdefault(step, {}).setdefault(row["scored"].group, []).append(row["scored"].total)
@@ -384,7 +397,49 @@ def _add_traces(folder: Path, plugin: dict[int, dict[str, float]]) -> dict[int, 
         line = {PLUGIN + name: float(getattr(stats, name)) for name in stats.__dataclass_fields__}
         rate = sum(exact for _, exact in pairs) / len(pairs)
         plugin[step] = {**line, **plugin.get(step, {}), PLUGIN + "format_rate": rate}
-    return {step: {name: float(np.mean(v)) for name, v in by_id.items()} for step, by_id in sorted(totals.items())}
+    watch = {step: {name: float(np.mean(v)) for name, v in by_id.items()} for step, by_id in sorted(totals.items())}
+    return watch, rewards
+
+
+def _reward_change(
+    manifests: Sequence[Mapping[str, Any]], traced: Mapping[int, set[str]], last: int
+) -> RewardChange | None:
+    """The earliest change that the manifests of the launches or the traces show, of the steps that still stand.
+
+    A launch that resumed nothing, or from before where the one before it began, took that one's steps back. One whose
+    first step is beyond `last` has trained nothing yet.
+    """
+    standing: list[tuple[int | None, Mapping[str, Any]]] = []  # steps before the launch's first, its reward
+    for manifest in manifests:
+        if "reward" not in manifest:
+            continue
+        begun = _resumed_after(manifest.get("arguments") or {})
+        standing = [item for item in standing if begun is None or item[0] is None or item[0] < begun]
+        standing.append((begun, manifest["reward"]))
+    found = [
+        RewardChange(None if begun is None else begun + 1, "; ".join(words))
+        for (_, before), (begun, after) in pairwise(standing)
+        if (begun is None or begun < last) and (words := reward_differences(before, after))
+    ]
+    for before, step in pairwise(sorted(traced)):
+        if len(traced[before] | traced[step]) > 1:
+            first = min(traced[before])[:12]
+            other = min(traced[step] - {min(traced[before])} or traced[before] - {min(traced[before])})[:12]
+            found.append(RewardChange(step, f"the reward file with sha256 {first} became {other}"))
+            break
+    return min(found, key=lambda change: math.inf if change.step is None else change.step, default=None)
+
+
+def _resumed_after(arguments: Mapping[str, Any]) -> int | None:
+    """Steps done before a launch began: 0 for one that resumed nothing, None where its checkpoint does not tell."""
+    checkpoint = arguments.get("resume_from_checkpoint")
+    if not checkpoint:
+        return 0
+    path = Path(str(checkpoint)).expanduser()
+    for name in (path.name, path.resolve().name):  # last-checkpoint is a link
+        if (match := re.fullmatch(r"checkpoint-(\d+)", name)) is not None:
+            return int(match[1])
+    return None
 
 
 def _slim(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -396,4 +451,5 @@ def _slim(line: Mapping[str, Any]) -> dict[str, Any]:
         "started": line.get("started"),
         "scored": ScoredRow.from_trace(line),
         "exact": exact,
+        "reward": line.get("reward_sha256"),
     }

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from scripts.files import json_object, write_atomically
+from scripts.files import write_atomically
 from scripts.train.dataset_check import load
 from scripts.train.swift_args import (
     CHECKOUT,
@@ -184,32 +184,6 @@ def write(folder: Path, manifest: Mapping[str, Any]) -> Path:
         os.replace(path, folder / f"planner_manifest.{number}.json")
     write_atomically(path, json.dumps(manifest, ensure_ascii=False, indent=2) + "\n")
     return path
-
-
-def launches(folder: Path) -> list[dict[str, Any]]:
-    """The manifests of every launch into a run folder, oldest first; ValueError names a file that is no JSON object."""
-    older = [path for path in folder.glob("planner_manifest.*.json") if path.name.split(".")[1].isdigit()]
-    older.sort(key=lambda path: int(path.name.split(".")[1]))
-    return [json_object(path) for path in (*older, folder / MANIFEST) if path.is_file()]
-
-
-def reward_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """What two `reward` entries do not share, in words; empty where they score alike (a file may have moved)."""
-    words = []
-    if before.get("sha256") != after.get("sha256"):
-        shas = (str(entry.get("sha256"))[:12] for entry in (before, after))
-        words.append("the reward file with sha256 {} became {}".format(*shas))
-    weights = (before.get("weights") or {}, after.get("weights") or {})
-    if weights[0] != weights[1]:
-        words.append("the weights {} became {}".format(*(_shown_weights(entry) for entry in weights)))
-    gates = (before.get("gates") or [], after.get("gates") or [])
-    if sorted(gates[0]) != sorted(gates[1]):
-        words.append("the gates {} became {}".format(*(",".join(entry) or "none" for entry in gates)))
-    return words
-
-
-def _shown_weights(weights: Mapping[str, float]) -> str:
-    return " ".join(f"{name}={weight:.3g}" for name, weight in weights.items()) or "unknown"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

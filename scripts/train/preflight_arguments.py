@@ -9,6 +9,8 @@ from typing import Any
 from scripts.swift_names import KNOWN, QWEN3, TEMPLATE, architecture, is_hub_id, trained_names
 from scripts.train.checkpoints import STATE, is_whole, whole_checkpoints
 from scripts.train.launch_facts import Findings, Launch
+from scripts.train.past_launches import launches, reward_differences
+from swift_plugin.reward_loader import load_reward
 
 GROUP_ADVISED = 8
 REWARD = "planner_reward"
@@ -29,6 +31,7 @@ def check_arguments(launch: Launch, found: Findings) -> None:
     check_run_folder(launch, found)
     check_publishing(launch, found)
     if launch.kind == "grpo":
+        check_resumed_reward(launch, found)
         check_sampling(launch, found)
         check_batches(launch, found)
         check_rewards(launch, found)
@@ -200,6 +203,30 @@ def check_run_folder(launch: Launch, found: Findings) -> None:
         found.refuse(
             f"--resume_from_checkpoint {resume} is not whole (no readable {STATE}): the run ended while it was saved; "
             + (f"the newest that is: {others[-1]}" if others else "none beside it is, so start anew")
+        )
+
+
+def check_resumed_reward(launch: Launch, found: Findings) -> None:
+    """A run goes on under the reward it began with: its log, its trend and its traces are of one reward."""
+    folder = str(launch.args["output_dir"] or "").strip()
+    resume = launch.args["resume_from_checkpoint"]
+    if not folder or not resume:
+        return
+    past = [manifest["reward"] for manifest in launches(Path(folder).expanduser()) if "reward" in manifest]
+    if not past:
+        return
+    reward = load_reward(launch.settings.reward_file)
+    try:
+        weights, gates = reward.weights_from_env(launch.environ), reward.gates_from_env(launch.environ)
+    except ValueError:  # refused by check_reward_settings
+        return
+    changed = reward_differences(past[-1], {"sha256": reward.sha256, "weights": weights, "gates": list(gates)})
+    if changed:
+        start = "PLANNER_MODEL" if launch.args["tuner_type"] == "full" else "PLANNER_SFT_ADAPTER"
+        found.refuse(
+            f"{folder} would go on under another reward: {'; '.join(changed)}. Resume it with PLANNER_REWARD_WEIGHTS, "
+            f"PLANNER_REWARD_GATES and PLANNER_REWARD_FILE as they were, or begin a run of its own: {start}={resume}, "
+            "a new --output_dir and no --resume_from_checkpoint"
         )
 
 
