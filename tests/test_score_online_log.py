@@ -427,8 +427,25 @@ def test_baselines_measured_otherwise_are_refused(tmp_path: Path) -> None:
         (tmp_path / "base.json").write_text(json.dumps({**made, "facts": {**made["facts"], key: "other"}}))
         said = score(tmp_path, many(40), "--baseline", f"{tmp_path}/base.json", code=2)
         assert f"cannot be compared ({key} 'other' there" in said
+    unnamed = {key: value for key, value in made["facts"].items() if key != "golden_sha256"}
+    (tmp_path / "base.json").write_text(json.dumps({**made, "facts": unnamed}))
+    said = score(tmp_path, many(40), "--baseline", f"{tmp_path}/base.json", code=2)
+    assert "golden_sha256 'not recorded' there, None here" in said
     (tmp_path / "base.json").write_text("[]")
     assert "no summary of this script" in score(tmp_path, many(40), "--baseline", f"{tmp_path}/base.json", code=2)
+
+
+def test_a_baseline_of_other_goldens_is_refused(tmp_path: Path) -> None:
+    sets = {
+        name: write(tmp_path / f"{name}.jsonl", [{"text": TEXT, "prior_context": [], "golden_json": golden(**change)}])
+        for name, change in (("one", {}), ("two", {"category": "商品"}))
+    }
+    baseline = ["--baseline", f"{tmp_path}/base.json"]
+    score(tmp_path, many(40), "--golden", str(sets["one"]))
+    shutil.copy(tmp_path / "out.json", tmp_path / "base.json")
+    score(tmp_path, many(40), "--golden", str(sets["one"]), *baseline)
+    for other in (["--golden", str(sets["two"])], []):
+        assert "cannot be compared (golden_sha256" in score(tmp_path, many(40), *other, *baseline, code=2)
 
 
 def test_help_has_an_example() -> None:

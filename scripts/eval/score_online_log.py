@@ -10,7 +10,8 @@ Titles come from the log where it holds them, else from the store and encoder th
 
 Writes OUT.json (facts, overall, by day, drift) and OUT.rows.jsonl (a line a request: plan, breakdown, signals). The
 OUT.json of a good week is the --baseline of the next: the last 7 days of the log are compared with it, signal by
-signal. Plans quote the shopper, so keep both files where the log is kept.
+signal, and must be scored with the same reward file, cards and --golden (or again without). Plans quote the shopper, so
+keep both files where the log is kept.
 
 Exit codes: 0 fine; 1 a signal got worse than the baseline; 2 wrong use, log or environment.
 """
@@ -40,7 +41,9 @@ from swift_plugin.stores import StoreError, check_store
 RECENT_DAYS = 7
 # Two summaries that differ in one of these were measured with different rulers. The number of items in the store is no
 # ruler: a live catalogue grows.
-COMPARED = ("reward_sha256", "titles_from", "encoder", "cards_sha256")
+COMPARED = ("reward_sha256", "golden_sha256", "titles_from", "encoder", "cards_sha256")
+NOT_RECORDED = "not recorded"  # by a summary older than the fact
+
 
 def summarise(scored: Sequence[Scored]) -> dict[str, Any]:
     """`overall`, `recent` (the last RECENT_DAYS days that the log holds) and `days`, each a tally of the signals."""
@@ -79,9 +82,10 @@ def check_baseline(baseline: Any, facts: Mapping[str, Any], path: Path) -> dict[
     """The baseline's overall tally; ValueError where it is none of ours or was measured otherwise."""
     if not isinstance(baseline, dict) or "overall" not in baseline or "facts" not in baseline:
         raise ValueError(f"{path} is no summary of this script: give the OUT.json of an earlier run")
-    differing = [key for key in COMPARED if baseline["facts"].get(key) != facts[key]]
+    measured = {key: baseline["facts"].get(key, NOT_RECORDED) for key in COMPARED}
+    differing = [key for key in COMPARED if measured[key] != facts[key]]
     if differing:
-        shown = "; ".join(f"{key} {baseline['facts'].get(key)!r} there, {facts[key]!r} here" for key in differing)
+        shown = "; ".join(f"{key} {measured[key]!r} there, {facts[key]!r} here" for key in differing)
         raise ValueError(f"{path} cannot be compared ({shown}): score the baseline's log again under the same")
     missing = set(SIGNALS) - set(baseline["overall"]["signals"])
     if missing:
@@ -132,7 +136,12 @@ def run(args: argparse.Namespace) -> int:
     print(NOTICE)
     facts, env = _open(settings, with_titles)
     reward = load_reward(settings.reward_file) if env is None else env.reward
-    facts |= {"reward_sha256": reward.sha256, "cards_sha256": _sha256(args.cards), "log_sha256": _sha256(args.log)}
+    facts |= {
+        "reward_sha256": reward.sha256,
+        "golden_sha256": _sha256(args.golden) if args.golden else None,
+        "cards_sha256": _sha256(args.cards),
+        "log_sha256": _sha256(args.log),
+    }
     baseline = check_baseline(read_json(args.baseline), facts, args.baseline) if args.baseline else None
     scored = score_log(requests, goldens, cards, reward, env)
     summary = {"facts": facts, **summarise(scored)}
