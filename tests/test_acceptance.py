@@ -71,6 +71,19 @@ def test_budget_filter(budget: Any, rates: Rates, left: list[str], reason: str) 
     assert titles(plan("shoes", budget_amount=budget), PRICED, rates) == left, reason
 
 
+@pytest.mark.parametrize(
+    ("rates", "left", "reason"),
+    [
+        (DOLLAR, ["dear", "foreign", "unknown", "yuan"], "dollars as they are, yuan at the rate"),
+        (Rates(), ["dear", "foreign", "unknown", "yuan"], "without a rate only dollars compare"),
+        (Rates({"USD": 0.6, "EUR": 0.6}), ["dear", "unknown"], "euros through yuan; 90 yuan are 54 dollars"),
+    ],
+)
+def test_a_budget_is_compared_in_the_currency_it_is_said_in(rates: Rates, left: list[str], reason: str) -> None:
+    products = [Product("dearest", None, 51.0, "USD"), Product("dear", None, 30.0, "USD"), *PRICED[2:]]
+    assert titles(plan("shoes", budget_amount=50), products, rates, "想买双跑鞋，50美元以内") == left, reason
+
+
 SHOES = [Product("mesh shoes"), Product("mesh-free shoes"), Product("leather shoes")]
 
 

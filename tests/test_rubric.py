@@ -79,6 +79,27 @@ def test_budget(price: float | None, currency: str | None, changes: dict[str, An
     assert found.passed is passed and note in found.note
 
 
+@pytest.mark.parametrize(
+    ("price", "currency", "passed", "note"),
+    [
+        (30, "USD", True, "1 of 1"),
+        (50.5, "USD", False, "1 of 1"),
+        (400, "CNY", True, "1 of 1"),
+        (401, "CNY", False, "1 of 1"),
+        (10, "EUR", None, "no price in the budget's currency"),
+    ],
+)
+def test_a_dollar_budget(price: float, currency: str, passed: Any, note: str) -> None:
+    one = case(SHOE, text="想买双跑鞋，50美元以内", price=price, currency=currency, budget_amount=50)
+    found = finding("budget_kept", one)
+    assert found.passed is passed and note in found.note
+
+
+def test_without_a_rate_yuan_do_not_compare_with_a_dollar_budget() -> None:
+    one = case(SHOE, text="50美元以内", price=9999, currency="CNY", budget_amount=50)
+    assert finding("budget_kept", one, Judging(reward(), Rates())).note == "no price in the budget's currency"
+
+
 def test_without_a_rate_dollars_do_not_compare_with_yuan() -> None:
     one = case(SHOE, price=9999, budget_amount=100)
     assert finding("budget_kept", one, Judging(reward(), Rates())).note == "no price in the budget's currency"

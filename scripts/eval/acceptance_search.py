@@ -1,8 +1,9 @@
 """From a plan to what a shopper would see: search by its keywords, filter by its exclusions and budget, keep the top.
 
 The pipeline believes the plan and nothing else; what was asked is the rubric's business (scripts/eval/rubric.py). An
-exclusion acts only if the reward finds its evidence in the shopper's words. A price that is unknown, or in a currency
-that no rate compares with the budget's, never removes an item.
+exclusion acts only if the reward finds its evidence in the shopper's words. A budget is in the currency that the
+shopper's words name. A price that is unknown, or in a currency that no rate compares with the budget's, never removes
+an item.
 """
 
 import math
@@ -12,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from reward.budget import DEFAULT_CURRENCY, parse_budget
 from swift_plugin.encoders import Encoder, EncoderError
 from swift_plugin.reward_loader import Reward
 from swift_plugin.rollout_env import RolloutEnv
 from swift_plugin.stores import Store, StoreError
 
-BUDGET_CURRENCY = "CNY"  # shoppers speak of yuan
+BUDGET_CURRENCY = DEFAULT_CURRENCY  # of a budget said without one; rates are of its unit
 CANDIDATES = 100  # items a search brings before the filters
 SHOWN = 10  # items a shopper looks at
 PAYLOAD_FIELDS = ("category", "price", "currency")
@@ -39,18 +41,22 @@ class Rates:
 
     per_budget_unit: Mapping[str, float] = field(default_factory=dict)
 
-    def in_budget_currency(self, product: Product) -> float | None:
-        """The price as the shopper counts, or None: unknown, or in a currency without a rate.
+    def in_budget_currency(self, product: Product, currency: str = BUDGET_CURRENCY) -> float | None:
+        """The price in `currency`, as the shopper counts, or None: unknown, or no rate for one of the two.
 
         >>> Rates({"USD": 0.125}).in_budget_currency(Product("lamp", price=10.0, currency="USD"))
         80.0
+        >>> Rates({"USD": 0.125}).in_budget_currency(Product("lamp", price=80.0, currency="CNY"), "USD")
+        10.0
         """
         if product.price is None or product.currency is None:
             return None
-        if product.currency == BUDGET_CURRENCY:
+        if product.currency == currency:
             return product.price
-        rate = self.per_budget_unit.get(product.currency)
-        return None if rate is None else product.price / rate
+        rates = {**self.per_budget_unit, BUDGET_CURRENCY: 1.0}
+        if product.currency not in rates or currency not in rates:
+            return None
+        return product.price / rates[product.currency] * rates[currency]
 
 
 @dataclass(frozen=True)
@@ -153,6 +159,15 @@ def budget_of(plan: Mapping[str, Any]) -> float | int | None:
     return amount if isinstance(amount, (int, float)) and not isinstance(amount, bool) else None
 
 
+def budget_currency(text: str) -> str:
+    """The currency of the budget in `text` (ISO 4217), BUDGET_CURRENCY where it names none.
+
+    >>> budget_currency("50美元以内"), budget_currency("三百块以内")
+    ('USD', 'CNY')
+    """
+    return parse_budget(text).currency or BUDGET_CURRENCY
+
+
 def results(
     reward: Reward,
     golden: Mapping[str, Any],
@@ -165,9 +180,10 @@ def results(
     if planned.plan is None:
         return Results()
     words, budget = exclusions(reward, golden, text, planned.plan), budget_of(planned.plan)
+    currency = budget_currency(text)
     kept, excluded, over_budget = [], 0, 0
     for product in candidates:
-        price = rates.in_budget_currency(product)
+        price = rates.in_budget_currency(product, currency)
         if any(reward.term_hits(word, product.title) for word in words):
             excluded += 1
         elif budget is not None and price is not None and price > budget:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 from typing import Any
 
-from scripts.eval.acceptance_search import BUDGET_CURRENCY, Product, Rates
+from scripts.eval.acceptance_search import Product, Rates, budget_currency
 from scripts.eval.summary import bootstrap_interval, needs_keywords
 from swift_plugin.reward_loader import Reward
 
@@ -133,7 +133,8 @@ def budget_kept(case: Case, judging: Judging) -> Finding:
         return abstain("no budget asked")
     if not case.shown:
         return abstain(NOTHING_SHOWN)
-    prices = [(product, judging.rates.in_budget_currency(product)) for product in case.shown]
+    currency = budget_currency(case.text)
+    prices = [(product, judging.rates.in_budget_currency(product, currency)) for product in case.shown]
     known = [(product, price) for product, price in prices if price is not None]
     if not known:
         foreign = any(product.price is not None for product in case.shown)
@@ -184,7 +185,7 @@ LINES: tuple[Line, ...] = (
         False,
         right_product,
     ),
-    Line("budget_kept", f"no price that compares with the budget ({BUDGET_CURRENCY}) is above it", False, budget_kept),
+    Line("budget_kept", "no price that compares with the budget, in its currency, is above it", False, budget_kept),
     Line("exclusions_kept", "no item shown is what this turn refuses", False, exclusions_kept),
     Line("audience_respected", "no item shown is for another gender or age than asked", True, audience_respected),
     Line("enough_results", f"at least {ENOUGH} items are left after the filters", False, enough_results),
@@ -308,9 +309,7 @@ def compare(before: Sequence[Judged], after: Sequence[Judged]) -> dict[str, Any]
     The verdict is "better" or "worse" where the bootstrap interval leaves zero out, else "no difference".
     """
     pairs = [
-        (x.score, y.score)
-        for x, y in zip(before, after, strict=True)
-        if x.score is not None and y.score is not None
+        (x.score, y.score) for x, y in zip(before, after, strict=True) if x.score is not None and y.score is not None
     ]
     if not pairs:
         return {"requests": 0, "mean": None, "low": None, "high": None, "verdict": "no difference"}
