@@ -15,6 +15,7 @@ from commands import ROOT
 from scripts.eval.compare_runs import main
 from scripts.eval.comparison import (
     BETTER,
+    FEWEST_RECORDS,
     FLIPS,
     MIXED,
     NO_DIFFERENCE,
@@ -118,7 +119,8 @@ def change(name: str, mean: float, half: float, p_holm: float = 1.0, records: in
     return Change(name, records, 0.5, 0.5 + mean, mean, mean - half, mean + half, p_holm, p_holm)
 
 
-ROSE, FLAT, FELL = change("total", 0.03, 0.02), change("total", 0.01, 0.02), change("total", -0.03, 0.02)
+ROSE, FELL = (change("total", mean, 0.02, 0.01) for mean in (0.03, -0.03))
+FLAT = change("total", 0.01, 0.02)
 
 
 @pytest.mark.parametrize(
@@ -138,11 +140,28 @@ ROSE, FLAT, FELL = change("total", 0.03, 0.02), change("total", 0.01, 0.02), cha
         (FLAT, [change("econ", -0.06, 0.02, 0.01), change("budget", 0.1, 0.02, 0.01)], MIXED, "one for the other"),
         (FLAT, [change("budget", 0.1, 0.02, 0.01)], NO_DIFFERENCE, "the total did not move: not better"),
         (FELL, [change("econ", 0.0, 0.01)], WORSE, "the total fell"),
+        (change("total", 0.03, 0.02, 0.06), [], NO_DIFFERENCE, "off zero by its interval, but chance reaches it"),
+        (change("total", -0.03, 0.02, 0.06), [], NO_DIFFERENCE, "the same downwards"),
         (FELL, [change("econ", 0.1, 0.02, 0.01)], MIXED, "the total fell, a part rose"),
     ],
 )
 def test_the_verdict(total: Change, tested: list[Change], verdict: str, reason: str) -> None:
     assert verdict_of(total, tested) == verdict, reason
+
+
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_few_records_are_judged_at_the_level_that_is_stated(count: int) -> None:
+    same = [record(str(i), sample(0.5)) for i in range(count)]
+    draw = np.random.default_rng(count)
+    alarms = 0
+    for _ in range(100):
+        after = [record(str(i), sample(0.5 + x)) for i, x in enumerate(draw.normal(0, 0.1, count))]
+        alarms += compare(same, after)["verdict"] != NO_DIFFERENCE
+    assert alarms <= 11  # 5 % of 100 is 5, 11 its 99 % quantile; by the interval alone 12 and more
+    up = compare(same, [record(str(i), sample(0.6)) for i in range(count)])
+    assert up["verdict"] == (NO_DIFFERENCE if count < FEWEST_RECORDS else BETTER)
+    assert ("too few to judge" in up["words"]) is (count < FEWEST_RECORDS)
+    assert "would have been seen" not in up["words"]
 
 
 def test_exclusions_that_got_lost_are_worse_although_no_part_shows_them() -> None:

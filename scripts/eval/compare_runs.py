@@ -2,7 +2,7 @@
 
 Reads the files of eval_planner.py (prefixes). Both decoding modes are judged where both sides have them. Verdicts:
 
-  better                      the total rose beyond its interval, nothing fell, and no part can have lost 0.05
+  better                      the total rose beyond interval and chance, nothing fell, no part can have lost 0.05
   rose, loss not ruled out    the total rose; named parts may have lost 0.05 or more
   mixed                       something rose and something fell: both are named
   worse                       the total or a part fell, nothing rose

@@ -9,6 +9,9 @@ would show something off zero at 95 %; so two thresholds are used, and both are 
 - the correction: Holm's step-down over the p-values of a paired sign-flip test (each record's change is as likely in
   either direction when nothing changed), family-wise level 5 %. Unlike a bootstrap it stays honest on ten records.
 
+The total has moved when its interval leaves zero out and its own p is below 5 %: on few records the bootstrap alone
+finds a change in a quarter of the comparisons in which there is none. Below FEWEST_RECORDS no p can be that small.
+
 Five verdicts. *better*: the total rose beyond its interval, nothing fell, and a loss of TRADE_OFF is ruled out for
 every part. *rose, loss not ruled out*: the total rose, but some part may have lost TRADE_OFF or more. *mixed*:
 something rose and something fell. *worse*: the total or a part fell and nothing rose. *no difference at this size*:
@@ -44,6 +47,7 @@ TRADE_OFF = 0.05  # a loss of this size is what nobody wants to buy a better tot
 ENOUGH_RECORDS = round(3 / TRADE_OFF)
 # Of the records, and of the completions: what remains of an evaluation with more failed calls is another dev set.
 MIN_COVERAGE = 0.95
+FEWEST_RECORDS = 6  # the smallest p of n records that all changed alike is 2 / 2^n: 0.0625 for five
 FLIPS, FLIP_SEED = 10_000, 20_001
 ROUNDING = 1e-9  # a fall of 0.05 computed as 0.0499999 is one
 
@@ -74,6 +78,13 @@ class Change:
     @property
     def detectable(self) -> float:
         return detectable_difference((self.high - self.low) / 2)
+
+    @property
+    def moved(self) -> int:
+        """1 or -1 where the change is beyond chance by the interval and by its own p, else 0."""
+        if self.p >= LEVEL:
+            return 0
+        return (self.low > 0) - (self.high < 0)
 
     @property
     def state(self) -> str:
@@ -161,19 +172,19 @@ def changes(before: Sequence[Record], after: Sequence[Record]) -> tuple[Change, 
 
 
 def verdict_of(total: Change, tested: Sequence[Change]) -> str:
-    """One of VERDICTS. The total is judged by its interval; the module says how the rest is.
+    """One of VERDICTS. The total is judged by its interval and its p; the module says how the rest is.
 
     Where the total rose, a fall of TRADE_OFF counts as soon as its own interval is off zero: to miss what a better
     total was bought with costs more than a false alarm. Where it did not rise, only falls beyond the correction count.
     """
     states = {change.state for change in tested}
-    if total.low > 0:
+    if total.moved > 0:
         if states & {"fell", "fell alone"}:
             return MIXED
         if "fell unclear" in states or any(change.holds_back for change in tested):
             return UNPROVEN
         return BETTER
-    if total.high < 0:
+    if total.moved < 0:
         return MIXED if "rose" in states else WORSE
     if "fell" in states:
         return MIXED if "rose" in states else WORSE
@@ -226,7 +237,9 @@ def _fall(change: Change) -> str:
 
 def words(word: str, total: Change, tested: Sequence[Change]) -> str:
     """The verdict as sentences: what rose, what fell, what is not ruled out, and what could have been seen."""
-    moved = "rose" if total.low > 0 else "fell" if total.high < 0 else "did not move beyond its interval:"
+    moved = {1: "rose", -1: "fell", 0: "did not move beyond its interval:"}[total.moved]
+    if not total.moved and (total.low > 0 or total.high < 0):
+        moved = f"cannot be told from chance (sign-flip p {total.p:.2f}):"
     sentences = [f"{word}: the total {moved} {total.mean:+.4f} [{total.low:+.4f}, {total.high:+.4f}]"]
     if rose := [f"{c.name} rose by {c.mean:.3f} {_bounds(c)}" for c in tested if c.state == "rose"]:
         sentences.append("; ".join(rose))
@@ -234,7 +247,11 @@ def words(word: str, total: Change, tested: Sequence[Change]) -> str:
         sentences.append("; ".join(fell))
     if possible := [f"{c.name} {_bounds(c)}" for c in tested if c.state == "loss possible"]:
         sentences.append(f"a loss of {TRADE_OFF} or more is not ruled out in " + ", ".join(possible))
-    if word == NO_DIFFERENCE:
+    if total.records < FEWEST_RECORDS:
+        sentences.append(
+            f"{total.records} records are too few to judge: {FEWEST_RECORDS} are the fewest that can show a change"
+        )
+    elif word == NO_DIFFERENCE:
         sentences.append(
             f"a change of the total of {total.detectable:.3f} or more would have been seen with {POWER:.0%} probability"
         )
