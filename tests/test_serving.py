@@ -1,5 +1,6 @@
 """The planner's server: what its guard lets through, what its launcher refuses, and one real server under load."""
 
+import asyncio
 import json
 import os
 import shlex
@@ -53,13 +54,13 @@ async def behind(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 
 class Served:
-    """The guard on a port of its own."""
+    """The guard on a port of its own, before `app`."""
 
-    def __init__(self, key: str | None, manifest: str | None) -> None:
+    def __init__(self, key: str | None, manifest: str | None, app: Any = behind) -> None:
         import uvicorn
 
         self.well = True
-        guard = Guard(behind, key=key, manifest=manifest, healthy=lambda: self.well, about={"model": "planner"})
+        guard = Guard(app, key=key, manifest=manifest, healthy=lambda: self.well, about={"model": "planner"})
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._server = uvicorn.Server(uvicorn.Config(guard, lifespan="off", log_level="error"))
@@ -81,6 +82,9 @@ def served() -> Iterator[Served]:
 
 
 CHAT = ("POST", "/v1/chat/completions")
+USER = {"role": "user", "content": "想买跑鞋"}
+ASKED = {"model": SERVED_NAME, "messages": [USER]}
+ASKED_BYTES = json.dumps(ASKED).encode()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,7 @@ CHAT = ("POST", "/v1/chat/completions")
 def test_who_may_ask_what(
     served: Served, route: tuple[str, str], headers: dict[str, str], status: int, reason: str
 ) -> None:
-    content = b"{}" if route[0] == "POST" else None
+    content = ASKED_BYTES if route[0] == "POST" else None
     answer = httpx.request(route[0], served.url + route[1], headers=headers, content=content, trust_env=False)
     assert answer.status_code == status, reason
     assert (status == 200 and route in (CHAT, ("GET", "/v1/models"))) == answer.text.startswith("reached:"), reason
@@ -116,13 +120,119 @@ def test_who_may_ask_what(
         assert answer.headers["WWW-Authenticate"] == "Bearer" and KEY not in answer.text
 
 
-def test_a_body_is_bounded(served: Served) -> None:
-    def post(content: Any) -> httpx.Response:
-        return httpx.post(served.url + CHAT[1], headers=BEARER, content=content, trust_env=False)
+def post(server: Served, content: Any) -> httpx.Response:
+    return httpx.post(server.url + CHAT[1], headers=BEARER, content=content, trust_env=False)
 
-    assert post(b"x" * LONGEST_BODY).text == "reached:" + "x" * LONGEST_BODY
-    assert post(b"x" * (LONGEST_BODY + 1)).status_code == 413
-    assert post(iter([b"x"])).status_code == 411, "chunks without an end in sight"
+
+def test_a_body_is_bounded(served: Served) -> None:
+    longest = ASKED_BYTES.ljust(LONGEST_BODY)
+    assert post(served, longest).text == "reached:" + longest.decode()
+    assert post(served, longest + b" ").status_code == 413
+    assert post(served, iter([ASKED_BYTES[:9], ASKED_BYTES[9:]])).text == "reached:" + ASKED_BYTES.decode(), "chunks"
+    assert post(served, iter([b" " * 1000] * 66)).status_code == 413, "chunks are counted as they come"
+
+
+def test_a_body_longer_than_it_says_is_bounded(served: Served) -> None:
+    """Both headers in one request: the chunks count, and Content-Length says less."""
+    head = (
+        f"POST {CHAT[1]} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\n"
+        "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    body = ASKED_BYTES.ljust(LONGEST_BODY + 1)
+    with socket.create_connection(("127.0.0.1", int(served.url.rsplit(":", 1)[1])), timeout=20) as connection:
+        connection.sendall(head.encode() + f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize(
+    ("changed", "named", "reason"),
+    [
+        ({"images": ["/etc/passwd"]}, "'images'", "the server would open the file"),
+        ({"images": None}, "'images'", "whatever stands there"),
+        ({"videos": ["http://127.0.0.1/"]}, "'videos'", "or fetch the URL"),
+        ({"num_beams": 1000}, "'num_beams'", "a thousand answers for one"),
+        ({"structured_outputs_regex": "(a*)*"}, "'structured_outputs_regex'", "a pattern may take forever"),
+        ({"chat_template_kwargs": {}}, "'chat_template_kwargs'", "the prompt is the one of training"),
+        ({"k" * 999: 1}, "'kkk", "a long key is cut"),
+        ({"\ud800": 1}, "ud800", "half a character can be named"),
+        ({"n": 0}, "n is 0", "no answer at all"),
+        ({"n": 2}, "n is 2", "two"),
+        ({"messages": None}, "messages", "nothing is asked"),
+        ({"messages": []}, "messages", "nothing is asked"),
+        ({"messages": ["鞋"]}, "messages[0] is no object", "a text is no message"),
+        ({"messages": [USER, {"content": "鞋"}]}, "messages[1].role", "nobody says it"),
+        ({"messages": [{"role": 5, "content": "鞋"}]}, "messages[0].role", "nor does a number"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content", "nothing is said"),
+        ({"messages": [{**USER, "content": None}]}, "messages[0].content", "nor here"),
+        ({"messages": [{**USER, "content": [1, 2]}]}, "messages[0].content", "tokens are no text"),
+        ({"messages": [{**USER, "content": [{"type": "image", "image": "/etc/hostname"}]}]}, "messages[0].content",
+         "a part of a message is opened as well"),
+        ({"messages": [{**USER, "content": [{"type": "text", "text": 5}]}]}, "messages[0].content", "no text"),
+        ({"messages": [{**USER, "tool_calls": [5]}]}, "'tool_calls'", "a planner calls no tools"),
+    ],
+)  # fmt: skip
+def test_only_a_request_for_one_answer_to_texts_goes_through(
+    served: Served, changed: dict[str, Any], named: str, reason: str
+) -> None:
+    answer = post(served, json.dumps({**ASKED, **changed}).encode())
+    assert answer.status_code == 400, reason
+    error = answer.json()["error"]
+    assert named in error["message"] and error["type"] == "invalid_request_error", reason
+    assert len(error["message"]) < 500
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"5", b"\xff", b"[" * 50_000, b'{"n": ' + b"9" * 5000 + b"}"])
+def test_what_is_no_json_object_is_refused(served: Served, body: bytes) -> None:
+    answer = post(served, body)
+    assert answer.status_code == 400 and "the body is no JSON" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"temperature": 0.0, "max_tokens": 256},
+        {"temperature": 0.7, "top_p": 0.8, "seed": 1, "n": 1},
+        {"stream": True, "stream_options": {"include_usage": True}, "user": "shop", "stop": ["}"]},
+        {"messages": [{"role": "system", "content": "s"}, {**USER, "content": [{"type": "text", "text": "鞋"}]}]},
+        {"messages": [USER, {"role": "assistant", "content": "{}", "tool_calls": None, "refusal": None}, USER]},
+    ],
+)
+def test_what_clients_send_goes_through_as_it_is(served: Served, more: dict[str, Any]) -> None:
+    body = json.dumps({**ASKED, **more})
+    assert post(served, body.encode()).text == "reached:" + body
+
+
+def test_an_answer_in_pieces_comes_in_pieces() -> None:
+    seen = threading.Event()
+
+    async def slowly(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        there = await asyncio.to_thread(seen.wait, 20)
+        await send({"type": "http.response.body", "body": b"last" if there else b"too late"})
+
+    with Served(None, None, slowly) as made:
+        asked = httpx.stream("POST", made.url + CHAT[1], content=ASKED_BYTES, trust_env=False, timeout=30)
+        with asked as answer:
+            pieces = answer.iter_raw()
+            assert next(pieces) == b"first"
+            seen.set()
+            assert b"".join(pieces) == b"last"
+
+
+def test_the_server_learns_that_its_client_has_left() -> None:
+    left = threading.Event()
+
+    async def waiting(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await receive()
+        if (await receive())["type"] == "http.disconnect":
+            left.set()
+
+    with Served(None, None, waiting) as made:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(made.url + CHAT[1], content=ASKED_BYTES, trust_env=False, timeout=0.5)
+        assert left.wait(20)
 
 
 def test_manifest_and_health_are_what_they_say(served: Served) -> None:
@@ -137,7 +247,7 @@ def test_manifest_and_health_are_what_they_say(served: Served) -> None:
 
 def test_without_key_and_manifest() -> None:
     with Served(None, None) as made:
-        assert httpx.post(made.url + CHAT[1], content=b"{}", trust_env=False).text == "reached:{}"
+        assert httpx.post(made.url + CHAT[1], content=ASKED_BYTES, trust_env=False).text.startswith("reached:")
         answer = httpx.get(f"{made.url}/manifest", trust_env=False)
     assert answer.status_code == 404 and "planner_manifest.json" in answer.text
 
@@ -326,9 +436,7 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def running(
-    world: World, base: Path, sft: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+def running(world: World, base: Path, sft: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     port = free_port()
     log = tmp_path_factory.mktemp("server") / "printed.log"
     environment = {
@@ -409,6 +517,29 @@ def test_a_bad_request_does_not_spoil_its_neighbours(running: Running, world: Wo
     assert [answer.status_code for answer in answers[1::2]] == [400] * 8, "it leaves no room for a plan"
     assert [answer.status_code for answer in answers[::2]] == [200] * 8
     assert {answer.json()["choices"][0]["message"]["content"] for answer in answers[::2]} == {alone}
+
+
+@pytest.mark.slow
+def test_no_file_that_a_request_names_is_opened(running: Running, tmp_path: Path) -> None:
+    """Reading a pipe that nobody writes to would stop the engine's only worker for good."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    messages = build_messages("想买跑鞋", (), "short")
+    part = [{"role": "user", "content": [{"type": "image", "image": str(pipe)}]}]
+    assert [chat(running, messages, images=[str(pipe)]).status_code, chat(running, part).status_code] == [400, 400]
+    assert chat(running, messages).status_code == 200
+
+
+@pytest.mark.slow
+def test_the_openai_client_can_stream(running: Running) -> None:
+    import openai
+
+    with httpx.Client(trust_env=False) as http:
+        client = openai.OpenAI(base_url=f"{running.url}/v1", api_key=KEY, max_retries=0, http_client=http)
+        asked = {"model": SERVED_NAME, "messages": build_messages("想买跑鞋", (), "short"), "temperature": 0}
+        whole = client.chat.completions.create(**asked).choices[0].message.content
+        pieces = [part.choices[0].delta.content or "" for part in client.chat.completions.create(**asked, stream=True)]
+    assert len(pieces) > 1 and "".join(pieces) == whole
 
 
 @pytest.mark.slow
