@@ -77,6 +77,8 @@ QWEN3_4B = Shape(
     tie_word_embeddings=True,
 )
 BUILT_IN = {"Qwen3-4B-Instruct-2507": QWEN3_4B}
+EXPERTS = ("num_experts", "num_local_experts")  # keys that say how many stand side by side
+LARGEST = 2**31 - 1  # of a size; a larger one is a slip
 MODEL_TYPES = {"qwen3": True, "llama": False}  # model_type -> whether queries and keys are normalised
 
 
@@ -89,8 +91,10 @@ def read_shape(model: str) -> Shape:
     if path.is_file():
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise ShapeError(f"{path} is no JSON ({error}): copy it again from the model's page") from None
+        except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, a number too long, brackets without end
+            raise ShapeError(
+                f"{path} cannot be read as JSON ({str(error):.100}): copy it again from the model's page"
+            ) from None
         return shape_of(config, str(path))
     known = BUILT_IN.get(model.rstrip("/").rsplit("/", 1)[-1])
     if known is None:
@@ -104,21 +108,37 @@ def read_shape(model: str) -> Shape:
 def shape_of(config: Any, where: str) -> Shape:
     """The shape a config.json states.
 
+    What would make the estimate another one is refused: quantised weights, experts.
     Llama's head_dim and key-value heads have transformers' defaults; Qwen3's must be stated, as it always states them.
     """
-    if not isinstance(config, Mapping) or config.get("model_type") not in MODEL_TYPES:
-        kind = config.get("model_type") if isinstance(config, Mapping) else config
+    kind = config.get("model_type") if isinstance(config, Mapping) else config
+    if not isinstance(config, Mapping) or not isinstance(kind, str) or kind not in MODEL_TYPES:
         raise ShapeError(f"{where}: model_type {kind!r:.40} is none that is estimated ({', '.join(MODEL_TYPES)})")
-    values = {"tie_word_embeddings": False, **config, "qk_norm": MODEL_TYPES[config["model_type"]]}
-    llama = config["model_type"] == "llama"
+    if config.get("quantization_config"):
+        raise ShapeError(
+            f"{where}: quantization_config: its weights are no bfloat16; estimate the model it was made from"
+        )
+    for name in EXPERTS:
+        if config.get(name) not in (None, 0, 1):
+            raise ShapeError(
+                f"{where}: {name}={config[name]!r:.40}: a mixture of experts is not estimated, only a dense one"
+            )
+    values = {"tie_word_embeddings": False, **config, "qk_norm": MODEL_TYPES[kind]}
+    llama = kind == "llama"
     if llama and not values.get("num_key_value_heads"):
         values["num_key_value_heads"] = values.get("num_attention_heads")
-    if llama and not values.get("head_dim") and isinstance(values.get("num_attention_heads"), int):
-        values["head_dim"] = int(values.get("hidden_size", 0)) // max(1, values["num_attention_heads"])
+    sized = all(isinstance(values.get(name), int) for name in ("hidden_size", "num_attention_heads"))
+    if llama and not values.get("head_dim") and sized:
+        values["head_dim"] = values["hidden_size"] // max(1, values["num_attention_heads"])
     for item in fields(Shape):
         value = values.get(item.name)
-        if not isinstance(value, int) or (item.type is int and (isinstance(value, bool) or value < 1)):
-            raise ShapeError(f"{where}: {item.name}={value!r:.40} is no size; is this a model's config.json?")
+        fine = type(value) is item.type and (item.type is bool or 1 <= value <= LARGEST)
+        if not fine:
+            what = "neither true nor false" if item.type is bool else "no size"
+            raise ShapeError(f"{where}: {item.name}={value!r:.40} is {what}; is this a model's config.json?")
+    heads, pairs = values["num_attention_heads"], values["num_key_value_heads"]
+    if heads % pairs:
+        raise ShapeError(f"{where}: num_key_value_heads={pairs} does not divide num_attention_heads={heads}")
     return Shape(**{item.name: values[item.name] for item in fields(Shape)})
 
 
