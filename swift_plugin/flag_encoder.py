@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,8 @@ class FlagEncoder:
             made.model.to(device).eval()
         except OSError as error:
             raise EncoderError(self._not_loadable(error)) from error
+        except damaged_weights() as error:
+            raise EncoderError(self._not_loadable(error)) from error
         except RuntimeError as error:  # no free memory on the device; CUDA in a fork of a process that used it
             raise EncoderError(f"{self._not_loadable(error)}. The device is {device}") from error
         # XLM-R counts positions from the padding's id on; one too many is an assertion inside CUDA.
@@ -126,10 +129,26 @@ class FlagEncoder:
 
     def _not_loadable(self, error: Exception) -> str:
         return (
-            f"cannot load the embedding model {self.model!r}: {error}. Ways out: set PLANNER_EMBED_MODEL to a"
-            " bge-m3 folder, set PLANNER_EMBED_URL to a server that has it, or unset both for the hashed"
+            f"cannot load the embedding model {self.model!r}: {first_line(error)}. Ways out: set PLANNER_EMBED_MODEL to"
+            " a bge-m3 folder, set PLANNER_EMBED_URL to a server that has it, or unset both for the hashed"
             " encoder"
         )
+
+
+def damaged_weights() -> tuple[type[Exception], ...]:
+    """What reading a file of weights raises that is cut off, or a git-lfs pointer; OSError and RuntimeError aside."""
+    from safetensors import SafetensorError
+
+    return SafetensorError, pickle.UnpicklingError, EOFError
+
+
+def first_line(error: Exception) -> str:
+    """Its message without the advice that torch adds in further lines; its name where it has none.
+
+    >>> first_line(EOFError()), first_line(ValueError("no weights\\nTry again."))
+    ('EOFError', 'no weights')
+    """
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def model_name(model: str) -> str:

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from scripts.train.embed_api import make_app
 from scripts.train.embed_batching import Batcher, EncodingFailed, QueueFull, Stopping, TooManyTexts
 from swift_plugin.encoders import EncoderError, EndpointEncoder, Vectors
 from swift_plugin.flag_encoder import FlagEncoder
+from tests import damaged
 from tests.launch_world import CHECKOUT, clean_environment
 
 KEY = "s3cret-key"
@@ -458,6 +460,22 @@ def test_a_model_or_device_that_cannot_be_had_ends_it_with_2(bge_folder: Path, t
     assert "cuda:99 is not here" in far and "CUDA_VISIBLE_DEVICES" in far
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [damaged.truncated, damaged.lfs_pointer, damaged.empty])
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "sparse_linear.pt"])
+def test_damaged_weights_are_no_model(bge_folder: Path, tmp_path: Path, name: str, damage: damaged.Damage) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    folder = shutil.copytree(bge_folder, tmp_path / "bge")
+    if name == "pytorch_model.bin":
+        torch.save(load_file(folder / "model.safetensors"), folder / name)
+        (folder / "model.safetensors").unlink()
+    damage(folder / name)
+    with pytest.raises(EncoderError, match="cannot load the embedding model"):
+        FlagEncoder(str(folder), device="cpu").encode(["a"])
+
+
 # --- ranks and forks --------------------------------------------------------------------------------------------------
 
 RANK = """
@@ -519,5 +537,3 @@ def test_nothing_of_cuda_is_touched_before_a_fork(bge_folder: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().splitlines()[-1] == f"True {SIZE * 4}"
-
-

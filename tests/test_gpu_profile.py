@@ -147,9 +147,7 @@ def test_cuts_stop_where_it_fits(job: Job, flags: list[str]) -> None:
 def test_a_cut_never_costs_memory_and_leaves_whole_groups(
     batch: int, completion: int, accumulation: int, group: int, processes: int
 ) -> None:
-    job = replace(
-        GRPO, batch=batch, completion=completion, accumulation=accumulation, group=group, processes=processes
-    )
+    job = replace(GRPO, batch=batch, completion=completion, accumulation=accumulation, group=group, processes=processes)
     before = estimate(QWEN3_4B, job).total
     for cut in cuts(QWEN3_4B, job, CARD):
         after = estimate(QWEN3_4B, cut.job).total
@@ -219,11 +217,33 @@ def test_transformers_defaults_are_filled_in() -> None:
         ({"hidden_size": "2560"}, "hidden_size"),
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
         ({"vocab_size": True}, "vocab_size"),
+        ({"vocab_size": 10**400}, "vocab_size"),
+        ({"tie_word_embeddings": 7}, "tie_word_embeddings"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),  # each head of keys serves as many heads of queries
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),  # it is no bfloat16 model
+        ({"model_type": "llama", "num_local_experts": 8}, "num_local_experts"),
+        ({"num_experts": 128}, "num_experts"),
+        ({"model_type": ["qwen3"]}, "model_type"),
+        ({"model_type": {"qwen3": 1}}, "model_type"),
+        ({"model_type": "llama", "head_dim": None, "hidden_size": None}, "hidden_size"),
+        ({"model_type": "llama", "head_dim": None, "hidden_size": "2560"}, "hidden_size"),
+        ({"model_type": "llama", "head_dim": None, "num_attention_heads": "32"}, "num_attention_heads"),
     ],
 )
 def test_a_strange_config_is_refused_by_name(change: dict[str, Any], named: str) -> None:
     with pytest.raises(ShapeError, match=named):
         shape_of({**QWEN_CONFIG, **change}, "config.json")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"{", json.dumps(QWEN_CONFIG).encode("utf-16"), b"[" * 100_000, b'{"hidden_size": ' + b"9" * 5000 + b"}"],
+    ids=["half a file", "UTF-16", "deeply nested", "a number without end"],
+)
+def test_a_damaged_config_is_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "config.json").write_bytes(data)
+    with pytest.raises(ShapeError, match="config.json cannot be read as JSON"):
+        read_shape(str(tmp_path))
 
 
 def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -253,6 +273,8 @@ def test_the_command_prints_the_page_and_writes_json(tmp_path: Path) -> None:
         (["--model", "no/such-model"], 2, "no/such-model"),
         (["--batch", "0"], 2, "above 0"),
         (["--batch", "two"], 2, "--batch"),
+        (["--json", "/proc/no/profile.json"], 2, "argument --json: /proc/no/profile.json cannot be written"),
+        (["--json", "scripts"], 2, "argument --json: scripts is a folder"),
     ],
 )
 def test_exit_codes(arguments: list[str], code: int, said: str) -> None:

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scripts.eval.generate import LocalModel
 from scripts.train.dataset_check import check_prompt_style
 from scripts.train.prefix_sharing import Sharing, common_prefix, sharing
 from scripts.train.reward_repeats import compare_rewards
-from scripts.train.rollout_engines import Generation, TransformersEngine, choose_backend
+from scripts.train.rollout_engines import Generation, TransformersEngine, choose_backend, load_transformers
 from scripts.train.rollout_profile import Plan, Run, comparisons, identical, measure, shared_tokens, speed_rows
 from swift_plugin.settings import Settings
+from tests import damaged
 from tests.commands import ROOT
 from tests.launch_world import build_world, row
 from tests.small_world import REWARD_FILE, build_store, plan
@@ -284,12 +286,26 @@ def test_the_command_profiles_transformers_where_there_is_no_vllm(tmp_path: Path
     assert done.returncode == 2 and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow  # imports swift
+@pytest.mark.parametrize("damage", [damaged.truncated, damaged.lfs_pointer])
+def test_a_model_with_damaged_weights_is_no_model(tmp_path: Path, damage: damaged.Damage) -> None:
+    folder = build_world(tmp_path).model
+    damage(folder / "model.safetensors")
+    with pytest.raises(ValueError, match="cannot load .*download it again"):
+        load_transformers(LocalModel(str(folder)))
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--data", "/no/set.jsonl"], "/no/set.jsonl"),
         (["--data", "{train}", "--prompts", "17"], "fewer than --prompts 17"),
         (["--data", "{train}", "--group", "0"], "must be 1 or more"),
+        (
+            ["--data", "{train}", "--json", "/proc/no/profile.json"],
+            "argument --json: /proc/no/profile.json cannot be written",
+        ),
+        (["--data", "{train}", "--json", "scripts"], "argument --json: scripts is a folder"),
         (["--data", "{train}", "--prompts", "2"], "store"),
     ],
 )

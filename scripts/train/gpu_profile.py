@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -40,6 +39,7 @@ from scripts.train.memory_model import (
     read_shape,
     rollout_tokens,
 )
+from scripts.train.result_file import writable_file
 
 DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 SFT_LENGTH = 583  # mean tokens of a row in the original's SFT set
@@ -265,7 +265,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--use-vllm", choices=("true", "false"), default="true", help="false: the trainer generates")
     parser.add_argument("--torch-dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--measure", action="store_true", help="also run real steps on this machine's GPU")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to FILE as well")
+    parser.add_argument("--json", type=writable_file, metavar="FILE", help="write everything to FILE as well")
     options = parser.parse_args(argv)
     lengths = options.length or ([SFT_LENGTH] if options.kind == "sft" else [256, 512])
     counts = (*options.batch, *lengths, options.prompt_length, options.processes, options.accumulation, options.group)

@@ -34,6 +34,7 @@ from scripts.swift_names import swift_names
 from scripts.train.dataset_check import check_prompt_style
 from scripts.train.manifest import hardware, package_versions
 from scripts.train.prefix_sharing import VLLM_BLOCK, common_prefix, sharing
+from scripts.train.result_file import writable_file
 from scripts.train.reward_repeats import compare_rewards
 from scripts.train.rollout_engines import (
     VLLM,
@@ -317,7 +318,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=2, help="passes of every kind; the fastest counts (2)")
     parser.add_argument("--max-new-tokens", type=int, default=MAX_NEW_TOKENS, help=f"({MAX_NEW_TOKENS})")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help=f"sampling seed ({DEFAULT_SEED})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to FILE as well")
+    parser.add_argument("--json", type=writable_file, metavar="FILE", help="write everything to FILE as well")
     options = parser.parse_args(argv)
     counts = (options.prompts, options.group, options.repeats, options.max_new_tokens, *options.batch_size)
     if min(counts) < 1:
