@@ -2,9 +2,11 @@
 
 import base64
 import json
+import logging
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +24,7 @@ import pytest
 from small_world import TITLES, encoder
 from tiny_bge import SIZE, build_bge_folder
 
-from scripts.train.embed_api import make_app
+from scripts.train.embed_api import MAX_CHARS, make_app
 from scripts.train.embed_batching import Batcher, EncodingFailed, QueueFull, Stopping, TooManyTexts
 from swift_plugin.encoders import EncoderError, EndpointEncoder, Vectors
 from swift_plugin.flag_encoder import FlagEncoder
@@ -110,6 +112,7 @@ def test_a_request_given_up_is_not_encoded(gated: Gated) -> None:
         gated.running()
         gone, kept = batcher.submit(["a", "b", "c"]), batcher.submit(["d"])
         assert gone.cancel()
+        assert batcher.waiting == 1  # its room is free at once, and not when the batch under way is done
         gated.gate.set()
         assert len(kept.result(WAIT).rows) == len(running.result(WAIT).rows) == 1
         assert batcher.waiting == 0
@@ -227,6 +230,12 @@ REFUSED: list[tuple[dict[str, Any] | bytes, int, str, str]] = [
     ({"dimensions": 64}, 400, "size 480 and no other", "vectors cut to 64 would fit no store"),
     ({"model": "text-embedding-v4"}, 404, "'hashed-480', not 'text-embedding-v4'", "another model's vectors"),
     ({"input": ["desk lamp", "!?"]}, 400, "text 1 has no word", "zeros would pass for a broken model"),
+    (
+        {"input": ["a", "x" * (MAX_CHARS + 1)]},
+        413,
+        "text 1 has 65,537 characters",
+        "megabytes would hold up all others",
+    ),
     ({"input": ["x"] * 201}, 413, "queue holds 200", "more texts than ever fit"),
 ]
 
@@ -254,6 +263,17 @@ def test_health_names_the_model_and_what_waits(open_server: Any) -> None:
     assert answer.status_code == 200
     assert answer.json() == {"status": "ok", "model": "hashed-480", "dim": 480, "waiting": 0, "error": None}
     assert httpx.get(f"{open_server.url}/docs", trust_env=False).status_code == 404
+
+
+def test_a_client_that_goes_while_it_sends_is_no_fault(open_server: Any, caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("uvicorn").propagate = True
+    address = httpx.URL(open_server.url)
+    with socket.create_connection((address.host, address.port)) as client:
+        client.sendall(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        time.sleep(0.3)  # it reads the body
+    time.sleep(0.3)
+    assert ask(open_server.url).status_code == 200
+    assert not caplog.records, caplog.text
 
 
 def test_a_full_queue_answers_429_and_the_kits_client_comes_again(gated: Gated) -> None:
@@ -339,7 +359,7 @@ def test_the_key_is_demanded(keyed_server: Any, headers: dict[str, str], status:
     body = {"model": "hashed-480", "input": "a"}
     answer = httpx.post(f"{keyed_server.url}/v1/embeddings", json=body, headers=headers, timeout=WAIT, trust_env=False)
     assert answer.status_code == status, reason
-    large = {"model": "hashed-480", "input": "lamp " * 200_000}
+    large = {"model": "hashed-480", "input": ["lamp " * 1_000] * 200}
     answer = httpx.post(f"{keyed_server.url}/v1/embeddings", json=large, headers=headers, timeout=WAIT, trust_env=False)
     assert answer.status_code == status, "the refusal arrives although most of the body is still on its way"
     assert KEY not in answer.text

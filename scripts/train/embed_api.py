@@ -16,6 +16,7 @@ import pydantic_core
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, StrictStr, ValidationError
+from starlette.requests import ClientDisconnect
 
 from scripts.train.embed_batching import Batcher, Encoded, EncodingFailed, QueueFull, Stopping, TooManyTexts
 from swift_plugin.flag_encoder import model_name
@@ -24,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 BODY_BYTES = 32 * 2**20
 DROPPED_BYTES = 8 * BODY_BYTES  # of a body that is too long anyway
+# A longer text is refused: the tokenizer would read all of it before it cuts, and cutting here might change its tokens.
+# Titles and searches have 200; no plan of 512 tokens holds more, as Qwen's longest token has 128 characters.
+MAX_CHARS = 65_536
 RETRY_AFTER_S = 1  # a full queue of 4,096 texts takes a GPU about as long
 LOOK_S = 0.5  # how often a waiting request is checked for a client that has gone
 
@@ -69,7 +73,10 @@ def make_app(batcher: Batcher, *, model: str, dim: int, api_key: str | None) -> 
     @app.post("/v1/embeddings")
     async def embeddings(request: Request) -> Response:
         allowed = _has_key(request, api_key)
-        body = await _body(request, BODY_BYTES if allowed else 0)
+        try:
+            body = await _body(request, BODY_BYTES if allowed else 0)
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
         if not allowed:
             raise Refusal(401, "the bearer key is missing or wrong")
         if body is None:
@@ -81,6 +88,11 @@ def make_app(batcher: Batcher, *, model: str, dim: int, api_key: str | None) -> 
             raise Refusal(400, "input: an empty list; give at least one text")
         if asked.dimensions not in (None, dim):
             raise Refusal(400, f"dimensions: {model} makes vectors of size {dim} and no other")
+        for number, text in enumerate(asked.texts):
+            if len(text) > MAX_CHARS:
+                raise Refusal(
+                    413, f"input: text {number} has {len(text):,} characters, {MAX_CHARS:,} are taken: cut it"
+                )
         try:
             future = batcher.submit(asked.texts)
         except TooManyTexts as error:

@@ -46,7 +46,7 @@ class EncodingFailed(RuntimeError):
     """The encoder raised; the message is its own."""
 
 
-@dataclass
+@dataclass(eq=False)  # two requests of the same texts are two
 class _Request:
     texts: list[str]
     future: "Future[Encoded]" = field(default_factory=Future)
@@ -92,6 +92,7 @@ class Batcher:
         if len(texts) > self.capacity:
             raise TooManyTexts(f"{len(texts)} texts in one request, the queue holds {self.capacity}: send fewer")
         request = _Request(list(texts))
+        request.future.add_done_callback(lambda _: self._drop(request))
         with self._changed:
             if self._stopping:
                 raise Stopping("the server is going down")
@@ -108,6 +109,14 @@ class Batcher:
             self._stopping = True
             self._changed.notify()
         self._thread.join(timeout_s)
+
+    def _drop(self, request: _Request) -> None:
+        """Free the room of what still waits of a request that is done: given up, or failed with an earlier batch."""
+        with self._changed:
+            left = len(request.texts) - request.taken
+            if left and request in self._queue:
+                self._queue.remove(request)
+                self._waiting -= left
 
     def _run(self) -> None:
         while True:
