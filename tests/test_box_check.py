@@ -89,6 +89,14 @@ def test_the_report_holds_every_check_in_order(tmp_path: Path, capsys: pytest.Ca
     assert json.loads((tmp_path / "box_check.json").read_text())["checks"][2]["said"] == "HTTP 500"
 
 
+def test_a_half_written_result_is_a_check_that_broke(tmp_path: Path) -> None:
+    (tmp_path / "memory_sft.json").write_text('{"rows": [')
+    assert main(["add", "--dir", str(tmp_path), "--name", "memory_sft", "--code", "0"]) == 0
+    assert main(["finish", "--dir", str(tmp_path)]) == 1
+    (check,) = json.loads((tmp_path / "box_check.json").read_text())["checks"]
+    assert (check["state"], check["result"]) == (BROKEN, None) and "memory_sft.json is no JSON" in check["said"]
+
+
 # --- the script -------------------------------------------------------------------------------------------------------
 
 
@@ -134,7 +142,13 @@ def test_what_a_machine_without_a_gpu_cannot_do_stands_in_the_json(world: Launch
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"), [(["memory"], "there is no check memory"), (["--out"], "--out wants a folder")]
+    ("arguments", "said"),
+    [
+        (["memory"], "there is no check memory"),
+        (["--out"], "--out wants a folder"),
+        (["--out", "/proc/no/box", "environment"], "/proc/no/box cannot be written"),
+        (["--out", "/etc/passwd", "environment"], "/etc/passwd cannot be written"),
+    ],
 )
 def test_wrong_use(world: LaunchWorld, arguments: list[str], said: str) -> None:
     done = box_check(world, *arguments)
@@ -305,7 +319,7 @@ def answer(text: Any = "a plan", **changes: Any) -> dict[str, Any]:
     [
         (200, [answer()] * 2, ""),
         (200, [answer()["response"]] * 2, ""),  # a plain chat completion, as servers without multi-turn give
-        (500, {"detail": "out of memory"}, "/infer/ answers HTTP 500: {\"detail\": \"out of memory\"}"),
+        (500, {"detail": "out of memory"}, '/infer/ answers HTTP 500: {"detail": "out of memory"}'),
         (200, [answer()], "2 completions were asked for, and 1 came back"),
         (200, {"detail": "?"}, "no list came back"),
         (200, [answer(), answer("")], "1 of 2 completions are empty"),

@@ -125,7 +125,9 @@ fi
 for file in "$OUT"/*.check "$OUT"/box_check.json; do
   if [ -e "$file" ]; then refuse "$OUT holds checks already: name another folder with --out"; fi
 done
-mkdir -p "$OUT"
+if ! mkdir -p "$OUT" 2>/dev/null || [ ! -w "$OUT" ]; then
+  refuse "$OUT cannot be written: give another folder with --out"
+fi
 ended=0
 child=''
 # Ctrl-C reaches the supervisor from the terminal; SIGTERM and SIGHUP come to this script alone and are passed on.

@@ -38,10 +38,22 @@ def last_words(log: str) -> str:
 
 
 def entry(
-    name: str, command: Sequence[str], *, code: int | None, seconds: float, said: str, result: Any = None
+    name: str,
+    command: Sequence[str],
+    *,
+    code: int | None,
+    seconds: float,
+    said: str,
+    result: Any = None,
+    damaged: str = "",
 ) -> dict[str, Any]:
-    """One check of the report. `code` None: the machine lacks what `said` names, and nothing was run."""
+    """One check of the report. `code` None: the machine lacks what `said` names, and nothing was run.
+
+    `damaged` says what is wrong with its result file: whatever its exit code, such a check broke.
+    """
     state = CANNOT if code is None else state_of(code)
+    if damaged:
+        state, said = BROKEN, f"{damaged}; last line: {said}"
     if code == TIME_OUT:
         said = f"not done after {seconds:.0f} s; last line: {said}"
     return {
@@ -72,8 +84,14 @@ def add(folder: Path, name: str, command: Sequence[str], code: int, seconds: flo
     log = folder / f"{name}.log"
     said = last_words(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else ""
     result_file = folder / f"{name}.json"
-    result = json.loads(result_file.read_text(encoding="utf-8")) if result_file.is_file() else None
-    _record(folder, entry(name, command, code=code, seconds=seconds, said=said, result=result))
+    result, damaged = None, ""
+    if result_file.is_file():
+        try:
+            result = json.loads(result_file.read_text(encoding="utf-8"))
+        except ValueError as error:  # half written: the disk is full, or the check was killed
+            damaged = f"{result_file.name} is no JSON ({error})"
+    made = entry(name, command, code=code, seconds=seconds, said=said, result=result, damaged=damaged)
+    _record(folder, made)
 
 
 def _record(folder: Path, made: Mapping[str, Any]) -> None:
