@@ -86,6 +86,8 @@ def test_a_missing_store_is_named_with_the_command_that_builds_it(tmp_path: Path
         ({"QDRANT_URL": "localhost"}, "QDRANT_URL"),
         ({"PLANNER_ROLLOUT_PORT": "eight"}, "PLANNER_ROLLOUT_PORT='eight'"),
         ({"PLANNER_REWARD_FILE": "/no/reward.py"}, "/no/reward.py"),
+        ({"HTTPS_PROXY": "http://[::1", "PLANNER_RETRIEVAL": "off"}, "HTTPS_PROXY"),
+        ({"PLANNER_ROLLOUT_PORT": "²"}, "PLANNER_ROLLOUT_PORT='²'"),
         ({"PLANNER_REWARD_WEIGHTS": "fiel=0.4", "PLANNER_RETRIEVAL": "off"}, "fiel"),
         ({"PLANNER_MODEL": "./no-such-model", "PLANNER_RETRIEVAL": "off"}, "no-such-model"),
     ],
@@ -94,6 +96,18 @@ def test_a_wrong_setting_is_missing_and_named(variables: dict[str, str], named: 
     made = json.loads(run("--no-import", "--json", code=1, **variables))
     assert not made["fine"]
     assert any(named in line["found"] for line in made["lines"] if line["state"] == MISSING)
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [("def x(:", "SyntaxError"), ("import nonesuch", "nonesuch"), ("raise SystemExit(0)", "SystemExit: 0")],
+)
+def test_a_reward_that_cannot_be_loaded_is_missing(tmp_path: Path, code: str, named: str) -> None:
+    reward = tmp_path / "reward.py"
+    reward.write_text(code + "\n", encoding="utf-8")
+    environ = {**clean_environment(), "PLANNER_REWARD_FILE": str(reward)}
+    (line,) = [line for line in examine(environ, import_path=False) if line.state == MISSING and "reward" in line.found]
+    assert str(reward) in line.found and named in line.found
 
 
 def test_secrets_are_masked_everywhere(store: Path) -> None:

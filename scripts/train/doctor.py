@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from scripts.swift_names import is_hub_id
 from scripts.train.launch_facts import Findings, Launch, processes
@@ -215,8 +216,20 @@ def proxies(environ: Mapping[str, str]) -> Line:
     shown = [f"{name}={_host(environ[name])}" for name in names if environ.get(name, "").strip()]
     if not shown:
         return Line("network", "proxies", OK, "none set")
+    if unreadable := [name for name in names if not _readable(environ.get(name, ""))]:
+        return Line(
+            "network", "proxies", MISSING, f"{', '.join(shown)}: {unreadable[0]} is no URL", f"unset {unreadable[0]}"
+        )
     bypass = environ.get("no_proxy") or environ.get("NO_PROXY") or "nothing"
     return Line("network", "proxies", NOTE, f"{', '.join(shown)}; bypassed for {bypass}")
+
+
+def _readable(url: str) -> bool:
+    try:
+        urlsplit(url)
+    except ValueError:
+        return False
+    return True
 
 
 def _host(url: str) -> str:
@@ -241,7 +254,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _port(text: str) -> int:
-    if not text.strip().isdigit() or not 1 <= int(text) <= 65535:
+    if not (text.strip().isascii() and text.strip().isdigit()) or not 1 <= int(text) <= 65535:
         raise ValueError(f"PLANNER_ROLLOUT_PORT={text!r} is no port: give a number from 1 to 65535")
     return int(text)
 
@@ -319,6 +332,15 @@ def _masked(line: Line, environ: Mapping[str, str]) -> Line:
     return replace(line, found=found, fix=fix)
 
 
+def _reward(settings: Settings) -> Reward:
+    """The reward file loaded. ValueError says what it raised: it is a program, and may raise and exit as it likes."""
+    try:
+        return load_reward(settings.reward_file)
+    except (Exception, SystemExit) as error:
+        fault = f"{type(error).__name__}: {error}"
+        raise ValueError(f"PLANNER_REWARD_FILE {settings.reward_file} cannot be loaded: {fault}") from error
+
+
 def _examine(environ: Mapping[str, str], *, import_path: bool) -> list[Line]:
     facts = hardware()
     gpus = visible_gpus(facts["gpus"], environ)
@@ -327,7 +349,7 @@ def _examine(environ: Mapping[str, str], *, import_path: bool) -> list[Line]:
     pin_file = "constraints-gpu.txt" if facts["gpus"] else "constraints.txt"
     try:
         settings, fault = Settings.from_env(environ), ""
-        reward = load_reward(settings.reward_file)
+        reward = _reward(settings)
         grpo, server = launches(settings, environ, gpus, defaults)
     except (FileNotFoundError, ValueError) as error:
         settings, fault = Settings(), str(error)
