@@ -6,7 +6,7 @@
 #
 #   bash run_sft_planner.sh                                          LoRA, 3 epochs, learning rate 1e-4
 #   DRY_RUN=1 bash run_sft_planner.sh --num_train_epochs 2           judge and print the command, run nothing
-#   PLANNER_MODEL=build/demo/nano bash run_sft_planner.sh --tuner_type full --learning_rate 1e-3
+#   PLANNER_PROMPT=short PLANNER_MODEL=runs/demo-seed42/nano bash run_sft_planner.sh --tuner_type full --learning_rate 1e-3
 #
 # What follows the script's name goes to `swift sft` unchanged and wins over the defaults below. Before any model is
 # loaded a preflight judges the arguments as they will take effect (exit code 2 and the remedy). The run folder

@@ -225,8 +225,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example:\n  python scripts/eval/eval_planner.py --model runs/demo/sft --data build/demo/test.jsonl"
-        " --out runs/eval/sft-test\n  python scripts/eval/accept_end_to_end.py --evaluation sft=runs/eval/sft-test"
+        epilog="example:\n  python scripts/eval/eval_planner.py --model runs/demo-seed42/sft/last-checkpoint"
+        " --data build/demo/test.jsonl --out runs/eval/sft-test\n"
+        "  python scripts/eval/accept_end_to_end.py --evaluation sft=runs/eval/sft-test"
         " --evaluation grpo=runs/eval/grpo-test \\\n    --data build/demo/test.jsonl --rate CNY=USD:0.1389"
         " --out runs/eval/acceptance",
     )

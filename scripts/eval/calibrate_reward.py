@@ -194,7 +194,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example:\n  PLANNER_STORE_DIR=build/demo/catalog.edge python scripts/eval/calibrate_reward.py"
         " --data build/demo/dev92.jsonl \\\n    --catalog build/demo/catalog.jsonl --train build/demo/grpo.jsonl"
-        " --out runs/calibration.json",
+        " --cards build/demo/cards.jsonl --out runs/calibration.json",
     )
     demo = CHECKOUT / "data" / "demo"
     parser.add_argument("--data", type=Path, required=True, help="dev set with golden_json (dev92.jsonl)")

@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example:\n  python scripts/labs/lora_lab.py\n"
-        "  python scripts/labs/lora_lab.py --model build/demo/nano --rank 8",
+        "  python scripts/labs/lora_lab.py --model runs/demo-seed42/nano --rank 8",
     )
     parser.add_argument("--model", type=Path, help="model folder (default: the demo's nano model, by its sizes)")
     parser.add_argument("--rank", type=int, default=DEFAULT_RANK, help="LoRA rank (default: %(default)s)")

@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example:\n  python -m scripts.train.show_rows sft -- --model build/demo/nano --model_type qwen3 "
+        epilog="example:\n  python -m scripts.train.show_rows sft -- --model runs/demo-seed42/nano --model_type qwen3 "
         "--template qwen3_nothinking --dataset build/demo/sft.jsonl",
     )
     parser.add_argument("command", choices=("rlhf", "sft"), help="swift's command")
