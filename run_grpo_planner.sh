@@ -41,16 +41,16 @@ source "$(dirname "${BASH_SOURCE[0]}")/scripts/train/launch_common.sh"
 GROUP=8     # completions a prompt
 PROMPTS=8   # prompts a step
 
-# The newest SFT run's last checkpoint, by step; empty if there is none.
+# The last checkpoint, by step, of the SFT run that saved last; empty if there is none. A run may have a name of its own,
+# so the files' times decide and not the names.
 newest_sft_adapter() {
-  local run folder newest=''
-  for run in "$RUNS_DIR"/sft-*/; do
-    for folder in "$run"checkpoint-*; do
-      if [ -f "$folder/adapter_config.json" ]; then newest="$run"; fi
-    done
-  done # the shell sorts by name, and the runs' names end in their time
-  [ -n "$newest" ] || return 0
-  for folder in "$newest"checkpoint-*; do printf '%s %s\n' "${folder##*-}" "$folder"; done | sort -n | sed -n '$s/^[0-9]* //p'
+  local file folder run latest=''
+  for file in "$RUNS_DIR"/sft-*/checkpoint-*/adapter_config.json; do
+    if [ -f "$file" ] && { [ -z "$latest" ] || [ "$file" -nt "$latest" ]; }; then latest="$file"; fi
+  done
+  [ -n "$latest" ] || return 0
+  run="${latest%/checkpoint-*}/"
+  for folder in "$run"checkpoint-*; do printf '%s %s\n' "${folder##*-}" "$folder"; done | sort -n | sed -n '$s/^[0-9]* //p'
 }
 
 read_given rlhf tuner_type adapters use_vllm vllm_mode output_dir -- "$@"

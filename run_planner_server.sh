@@ -32,7 +32,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/scripts/train/launch_common.sh"
 
 SERVER_PORT="${PLANNER_SERVER_PORT:-8010}"
-whole_number PLANNER_SERVER_PORT "$SERVER_PORT"
+port_number PLANNER_SERVER_PORT "$SERVER_PORT"
 read_given deploy vllm_tensor_parallel_size vllm_data_parallel_size -- "$@"
 if [ -n "$VISIBLE_GPUS" ]; then
   # read_given sets the GIVEN_ variables.

@@ -277,6 +277,7 @@ def test_gpus_asked_for_must_be_there(copy: Copy) -> None:
         (GRPO, [], {"PLANNER_LORA_RANK": "0"}, "PLANNER_LORA_RANK=0", "no rank"),
         (ROLLOUT, [], {"PLANNER_LORA_RANK": "1024"}, "above every rank vLLM serves", "nothing could serve it"),
         (ROLLOUT, [], {"PLANNER_ROLLOUT_PORT": "80a"}, "PLANNER_ROLLOUT_PORT=80a", "no port"),
+        (GRPO, [], {"PLANNER_ROLLOUT_PORT": "65536"}, "PLANNER_ROLLOUT_PORT=65536", "no port either"),
         (GRPO, [], {"DRY_RUN": "yes"}, "give 1 to print", "a dry run misspelt must not train"),
         (GRPO, [], {"PLANNER_PYTHON": "/no/python"}, "PLANNER_PYTHON", "no Python there"),
         (GRPO, [], {"PLANNER_PYTHON": "/bin/sh"}, "no swift beside /bin/sh", "an environment without ms-swift"),
@@ -299,16 +300,18 @@ def test_wrong_use_exits_2_with_the_remedy(
 
 
 def test_the_newest_sft_adapter_is_taken(copy: Copy) -> None:
+    """By time and then by step; a run with a name of its own, which sorts last, is no newer for it."""
     runs = copy.root / "runs"
+    saved = ["sft-two/checkpoint-90", "sft-20260101-000000/checkpoint-9", "sft-20260101-000000/checkpoint-100"]
     try:
-        for name in ("sft-20250101-000000/checkpoint-90", "sft-20260101-000000/checkpoint-9"):
-            write_adapter(runs / name)
-        newest = write_adapter(runs / "sft-20260101-000000" / "checkpoint-100")
+        for age, name in enumerate(reversed(saved)):
+            config = write_adapter(runs / name) / "adapter_config.json"
+            os.utime(config, (1_700_000_000 - age, 1_700_000_000 - age))
         (runs / "sft-20270101-000000").mkdir()  # started and broken off: nothing to continue from
         _, args = copy.effective(GRPO, PLANNER_SFT_ADAPTER="UNSET")
     finally:
         shutil.rmtree(runs)
-    assert args["adapters"] == args["ref_adapters"] == [str(newest)]
+    assert args["adapters"] == args["ref_adapters"] == [str(runs / saved[-1])]
 
 
 def test_a_dry_run_leaves_nothing_behind(copy: Copy) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from scripts.train import preflight, row_lengths
+from scripts.train.preflight_arguments import LOSS_TYPES
 from scripts.train.preflight_services import GROUP_PORT
 from swift_plugin.encoders import unit_rows
 from swift_plugin.settings import Settings
@@ -87,6 +89,17 @@ def test_a_good_launch_is_summed_up(judge: Judge) -> None:
     assert "field=0.364" in said  # 0.40 of 1.10, normalised
 
 
+def test_the_loss_types_are_those_of_the_installed_swift() -> None:
+    """Compared with the source: every kind that its loss function tells apart, and no other."""
+    from swift.rlhf_trainers import grpo_trainer
+
+    source = Path(grpo_trainer.__file__).read_text(encoding="utf-8")
+    named = re.findall(r"self\.loss_type == '(\w+)'", source)
+    for several in re.findall(r"self\.loss_type in (\[[^\]]*\])", source):
+        named += re.findall(r"'(\w+)'", several)
+    assert set(named) == set(LOSS_TYPES)
+
+
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 ARGUMENTS: list[tuple[str, list[str], int, str, str]] = [
@@ -99,6 +112,12 @@ ARGUMENTS: list[tuple[str, list[str], int, str, str]] = [
     ("grpo", ["--rlhf_type", "dpo"], 2, "trains by GRPO", "another algorithm"),
     ("grpo", ["--beta", "nan"], 2, "--beta nan: give 0", "no number"),
     ("grpo", ["--temperature", "0"], 2, "--temperature 0", "eight times the same completion"),
+    ("grpo", ["--top_p", "1.5"], 2, "--top_p 1.5", "no share"),
+    ("grpo", ["--learning_rate=-1e-5"], 2, "--learning_rate -1e-05", "torch would say so after the model is loaded"),
+    ("sft", ["--learning_rate", "0"], 2, "--learning_rate 0", "nothing would be learned"),
+    ("grpo", ["--loss_type", "drgrpo"], 2, "--loss_type drgrpo: GRPO has grpo", "swift fails after the first rollouts"),
+    ("grpo", ["--use_vllm", "true"], 0, "--use_vllm true without a GPU", "another machine may have one"),
+    ("box", ["--vllm_mode", "colocate", "--vllm_tensor_parallel_size", "3"], 2, "must divide the 4", "swift's rule"),
     ("grpo", ["--output_dir", ""], 2, "--output_dir is empty", "log and manifest would go to the root and here"),
     ("sft", ["--lora_rank", "32"], 0, "--lora_rank 32 with --lora_alpha 32", "the scale of the update halves"),
     ("sft", ["--model_type", "llama"], 2, "config.json of", "swift would load Qwen3 weights as another model"),
@@ -183,7 +202,7 @@ def test_adapters_are_looked_into(judge: Judge, world: LaunchWorld, tmp_path: Pa
         got, printed = judge("grpo", "--adapters", adapter, "--ref_adapters", adapter)
         assert (got, said in printed) == (code, True), (reason, printed)
     got, printed = judge("grpo", "--adapters", str(wide), "--lora_rank", "64")
-    assert got == 0 and "lora_dropout 0.05" in printed, printed
+    assert got == 0 and "lora_dropout 0.05" in printed and f"; from {wide};" in printed, printed
     got, printed = judge("box", "--adapters", str(wide), "--lora_rank", "64", options=("--dry-run",))
     assert got == 2 and "above the rollout server's cap of 16" in printed, printed
 
@@ -418,10 +437,11 @@ def test_a_grpo_prompt_is_measured_without_the_answer(judge: Judge, own_cache: P
     assert not own_cache.exists(), "an upper bound decides without swift"
 
 
-def test_a_model_that_is_not_here_cannot_be_counted_with(judge: Judge, own_cache: Path) -> None:
+def test_a_dry_run_downloads_no_tokenizer_to_count_with(judge: Judge, own_cache: Path) -> None:
     more = ("--model", "Qwen/Qwen3-0.6B", "--max_length", "64")
     code, printed = judge("grpo", *more, options=("--dry-run",))
-    assert code == 0 and "overlong rows are not counted" in printed, printed
+    assert code == 0 and "a real run loads it and counts" in printed, printed
+    assert "would be refused" not in printed
 
 
 # --- reward, store, encoder -------------------------------------------------------------------------------------------
@@ -538,12 +558,24 @@ def test_a_busy_port_is_refused(judge: Judge) -> None:
     assert judge("rollout", "--port", port)[0] == 0
 
 
-def test_a_busy_group_port_is_refused(judge: Judge) -> None:
+def test_a_second_run_on_one_machine_needs_another_port_for_its_weights(judge: Judge) -> None:
+    """The trainer chooses the port, so its server is only warned; ms-swift binds it at the first weights."""
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", GROUP_PORT))
         busy.listen()
         code, printed = judge("rollout")
-    assert code == 2 and f"port {GROUP_PORT} is taken" in printed, printed
+        after_a_killed_run, trainer = judge("box", options=("--dry-run",))
+        _, elsewhere = judge("box", "--vllm_server_group_port", str(_free_port()))
+        _, remote = judge("box", "--vllm_server_host", "10.0.0.2", options=("--dry-run",))
+    assert code == 0 and f"--vllm_server_group_port {GROUP_PORT + 1}" in printed, printed
+    assert after_a_killed_run == 0 and f"port {GROUP_PORT} is taken, where http://127.0.0.1" in trainer, trainer
+    assert "would take this run's weights" not in elsewhere + remote
+
+
+def test_a_port_ends_at_65535(judge: Judge) -> None:
+    for kind, flag in (("rollout", "--port"), ("box", "--vllm_server_group_port")):
+        code, printed = judge(kind, flag, "65536")
+        assert code == 2 and f"{flag} 65536 is no port: give 1 to 65535" in printed, printed
 
 
 PROXIES: list[tuple[dict[str, str], int, str]] = [

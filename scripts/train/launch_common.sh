@@ -15,6 +15,11 @@ whole_number() { # whole_number NAME VALUE: refuse a value that is no number of 
   esac
 }
 
+port_number() { # port_number NAME VALUE
+  whole_number "$1" "$2"
+  if [ "${#2}" -gt 5 ] || [ "$2" -gt 65535 ]; then refuse "$1=$2 is no port: give 1 to 65535"; fi
+}
+
 # --- a signal before the trainer is there ---------------------------------------------------------------------------
 # bash runs a trap only when its foreground command has ended, but a signal ends `wait` at once: whatever may take long
 # goes through `step`. From its `exec` on, scripts/train/supervise.py takes the signals.
@@ -83,7 +88,7 @@ PLUGIN="$CHECKOUT/swift_plugin/grpo_planner_plugin.py"
 # --------------------------------------------------------------------------------------------------------------------
 
 whole_number PLANNER_LORA_RANK "$LORA_RANK"
-whole_number PLANNER_ROLLOUT_PORT "$ROLLOUT_PORT"
+port_number PLANNER_ROLLOUT_PORT "$ROLLOUT_PORT"
 LORA_CAP=0
 for rank in "${VLLM_LORA_RANKS[@]}"; do
   if [ "$LORA_CAP" -eq 0 ] && [ "$rank" -ge "$LORA_RANK" ]; then LORA_CAP=$rank; fi
@@ -176,7 +181,7 @@ of node 0, the same on every node"
     fi
   done
   if [ "$NODE_RANK" != 0 ]; then whole_number NODE_RANK "$NODE_RANK"; fi
-  whole_number MASTER_PORT "$MASTER_PORT"
+  port_number MASTER_PORT "$MASTER_PORT"
   if [ "$NODE_RANK" -ge "$NNODES" ]; then refuse "NODE_RANK=$NODE_RANK: with NNODES=$NNODES they are 0 to $((NNODES - 1))"; fi
   if [ -z "$1" ]; then
     refuse "NNODES=$NNODES: name the run folder with --output_dir, the same on every node; the default holds the time"

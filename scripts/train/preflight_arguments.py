@@ -17,6 +17,7 @@ REWARD = "planner_reward"
 BATCHES = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "generation_batch_size",
 )  # fmt: skip
+LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "fipo", "real")  # what swift's GRPO loss computes
 PLUGIN_FILE = "grpo_planner_plugin.py"
 
 
@@ -30,6 +31,7 @@ def check_arguments(launch: Launch, found: Findings) -> None:
     check_adapter(launch, found)
     check_run_folder(launch, found)
     check_publishing(launch, found)
+    check_learning_rate(launch, found)
     if launch.kind == "grpo":
         check_resumed_reward(launch, found)
         check_sampling(launch, found)
@@ -67,7 +69,7 @@ def check_model_type(launch: Launch, found: Findings) -> None:
     model, said = str(launch.args["model"]), launch.args["model_type"]
     kind = architecture(model)
     if kind is None:
-        if said == KNOWN["qwen3"][0] and not QWEN3.search(model):
+        if said == KNOWN["qwen3"][0] and is_hub_id(model) and not QWEN3.search(model):
             found.warn(
                 f"{model} is not named as a Qwen3 model, and the arguments say --model_type {said}: for another family"
                 " give its --model_type and --template"
@@ -129,6 +131,8 @@ def check_adapter(launch: Launch, found: Findings) -> None:
             )
         for adapter in adapters:
             rank = _adapter_rank(launch, adapter, found) or rank
+        if adapters:
+            found.facts["from"] = adapters
         references = list(args["ref_adapters"] or [])
         if adapters and float(args["beta"] or 0) > 0 and not args["resume_from_checkpoint"] and references != adapters:
             found.warn(
@@ -236,6 +240,13 @@ def check_publishing(launch: Launch, found: Findings) -> None:
         found.refuse("--push_to_hub would publish the model: add --hub_private_repo true, or drop it")
 
 
+def check_learning_rate(launch: Launch, found: Findings) -> None:
+    """torch refuses a negative rate after the model is loaded, and nobody refuses 0, which trains nothing."""
+    rate = launch.args["learning_rate"]
+    if rate is not None and not (math.isfinite(float(rate)) and float(rate) > 0):
+        found.refuse(f"--learning_rate {rate}: give a number above 0")
+
+
 def check_sampling(launch: Launch, found: Findings) -> None:
     """What makes a GRPO run no GRPO, and what swift would notice late or never."""
     args = launch.args
@@ -246,6 +257,16 @@ def check_sampling(launch: Launch, found: Findings) -> None:
         found.refuse(f"--beta {args['beta']}: give 0 (no KL), or a small positive number")
     if not (math.isfinite(temperature) and temperature > 0):
         found.refuse(f"--temperature {args['temperature']}: a group sampled without chance has no advantage; give 1.0")
+    if not 0 < float(args["top_p"]) <= 1:
+        found.refuse(f"--top_p {args['top_p']}: give a share above 0, at most 1")
+    for loss in args["loss_type"] or ():
+        if loss not in LOSS_TYPES:
+            found.refuse(f"--loss_type {loss}: GRPO has {', '.join(LOSS_TYPES)}; swift would fail at the first loss")
+    if args["use_vllm"] and not launch.train_gpus:
+        found.lacking(launch, "--use_vllm true without a GPU to train on: leave it out, or set TRAIN_GPUS")
+    parts = int(args["vllm_tensor_parallel_size"])
+    if args["use_vllm"] and args["vllm_mode"] == "colocate" and (parts < 1 or launch.processes % parts):
+        found.refuse(f"--vllm_tensor_parallel_size {parts} must divide the {launch.processes} training processes")
 
 
 def check_batches(launch: Launch, found: Findings) -> None:

@@ -16,7 +16,8 @@ from swift_plugin.retry import RetryBudgetError, is_loopback
 from swift_plugin.reward_loader import Reward
 from swift_plugin.stores import StoreError, check_store, make_store
 
-GROUP_PORT = 51216  # where the rollout server's first worker listens for the trainer's weights, unless told otherwise
+GROUP_PORT = 51216  # where the first rollout server takes the trainer's weights, unless the trainer says otherwise
+LAST_PORT = 65535
 STORE_SECONDS = 5.0  # preflight waits this long for a store or an encoder; the run has its own budget
 SERVER_SECONDS = 3.0
 PARITY_FILE = "PLANNER_PARITY_FILE"
@@ -147,16 +148,18 @@ def check_ports(launch: Launch, found: Findings) -> None:
     """A busy port silently moves `swift rollout` to the next one, where no trainer looks for it."""
     host = str(launch.args["host"])
     port = int(launch.args["port"])
-    if port_taken(port, reuse=False):
+    if not 1 <= port <= LAST_PORT:
+        found.refuse(f"--port {port} is no port: give 1 to {LAST_PORT}")
+    elif port_taken(port, reuse=False):
         found.lacking(
             launch,
             f"port {port} is taken, and swift would silently serve on another one: end what listens there (a server's "
             "port stays taken for a minute after its end), or set PLANNER_ROLLOUT_PORT for both launchers",
         )
     if port_taken(GROUP_PORT, reuse=True):
-        found.lacking(
-            launch,
-            f"port {GROUP_PORT} is taken; the trainer's weights arrive there: end the other rollout server or trainer",
+        found.warn(
+            f"port {GROUP_PORT} is taken, where a trainer's weights arrive unless it says otherwise: a second run"
+            f" on this machine needs another one, bash run_grpo_planner.sh --vllm_server_group_port {GROUP_PORT + 1}"
         )
     if launch.args["api_key"]:
         found.refuse(
@@ -209,6 +212,21 @@ def _bypassed(host: str, environ: Mapping[str, str]) -> bool:
     listed = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
     names = [name.strip().lstrip(".") for name in listed.replace(" ", ",").split(",") if name.strip()]
     return "*" in names or any(host == name or host.endswith(f".{name}") for name in names)
+
+
+def check_group_ports(launch: Launch, found: Findings) -> None:
+    """The ports on which the rollout servers of this machine will take the weights: bound when the trainer asks."""
+    urls = server_urls(launch)
+    ports = launch.args["vllm_server_group_port"] or [GROUP_PORT + number for number in range(len(urls))]
+    for url, port in zip(urls, ports, strict=False):
+        if not 1 <= port <= LAST_PORT:
+            found.refuse(f"--vllm_server_group_port {port} is no port: give 1 to {LAST_PORT}")
+        elif is_loopback(url) and port_taken(port, reuse=True):
+            # No refusal: a run that was killed leaves it to its server, which gives it up when the next run asks.
+            found.warn(
+                f"port {port} is taken, where {url} would take this run's weights: if another run holds it, give "
+                f"--vllm_server_group_port another one ({port + len(urls)})"
+            )
 
 
 def check_server(launch: Launch, found: Findings) -> None:
