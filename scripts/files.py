@@ -11,8 +11,11 @@ def write_atomically(path: Path, text: str) -> None:
     """Write `text` to `path` so that a reader sees the old file or the whole new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    scratch.write_text(text, encoding="utf-8")
-    os.replace(scratch, path)
+    try:
+        scratch.write_text(text, encoding="utf-8")
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def json_object(path: Path) -> dict[str, Any]:

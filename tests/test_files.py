@@ -33,3 +33,6 @@ def test_an_old_file_survives_a_text_that_cannot_be_written(tmp_path: Path) -> N
     with pytest.raises(UnicodeEncodeError):
         write_atomically(path, "half \ud800")
     assert path.read_text() == "old"
+    with pytest.raises(OSError):
+        write_atomically(path.parent, "a folder is no file")
+    assert [*tmp_path.iterdir(), *path.parent.iterdir()] == [path.parent, path], "nothing half-written stays"
