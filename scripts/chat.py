@@ -5,7 +5,7 @@ an answer means to them, is theirs (swift_plugin/retry.py).
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from swift_plugin.encoders import retry_after_s
 from swift_plugin.retry import TRANSIENT_STATUS, TransientError, is_loopback
@@ -22,6 +22,55 @@ class Refused(Exception):
         self.status, self.message = status, message
 
 
+class Reply(NamedTuple):
+    """What one answer holds. `content` is "" where the model wrote no text; `elsewhere` names what it gave instead."""
+
+    content: str
+    finish_reason: str | None
+    elsewhere: tuple[str, ...]  # of "refusal" and "tool_calls"
+    prompt_tokens: int | None  # None: the server does not count
+    completion_tokens: int | None
+
+
+def read_reply(answer: Any) -> Reply:
+    """The first choice of what `try_once` returned, whatever that is: the client checks nothing that it reads.
+
+    Raises TransientError for what is no answer of a chat endpoint.
+    """
+    choices = getattr(answer, "choices", None)
+    message = getattr(choices[0], "message", None) if isinstance(choices, list) and choices else None
+    if not hasattr(message, "content"):
+        raise TransientError("an answer without a message: is this a chat endpoint?")
+    if not isinstance(message.content, str | None):
+        raise TransientError("an answer whose content is no text: is this a chat endpoint?")
+    reason, usage = getattr(choices[0], "finish_reason", None), getattr(answer, "usage", None)
+    return Reply(
+        message.content or "",
+        None if reason is None else str(reason),
+        tuple(name for name in ("refusal", "tool_calls") if getattr(message, name, None)),
+        _count(usage, "prompt_tokens"),
+        _count(usage, "completion_tokens"),
+    )
+
+
+def _count(usage: Any, name: str) -> int | None:
+    value = getattr(usage, name, None)
+    return value if isinstance(value, int) else None
+
+
+def check_text(text: str) -> None:
+    """Raises ValueError for a text that no request can carry: one with half a character (a lone surrogate)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(_half(error)) from None
+
+
+def _half(error: UnicodeEncodeError) -> str:
+    half = error.object[error.start]
+    return f"half a character, {half!r} at place {error.start}: the text was cut or decoded wrongly; decode it as UTF-8"
+
+
 def open_client(base_url: str, key: str | None) -> Any:
     """An `openai.OpenAI` client that does not retry by itself and sends loopback traffic to no proxy."""
     import httpx
@@ -36,7 +85,10 @@ def open_client(base_url: str, key: str | None) -> Any:
 
 
 def try_once(client: Any, request: Mapping[str, Any], timeout_s: float) -> Any:
-    """The reply to one request body. Raises TransientError for what time may cure, Refused for the rest."""
+    """The answer to one request body, for `read_reply`.
+
+    Raises TransientError for what time may cure, Refused for the rest, and ValueError for a text that cannot be sent.
+    """
     import openai
 
     try:
@@ -49,5 +101,10 @@ def try_once(client: Any, request: Mapping[str, Any], timeout_s: float) -> Any:
         if error.status_code in TRANSIENT_STATUS:
             raise TransientError(f"HTTP {error.status_code}", retry_after_s(error.response)) from None
         raise Refused(error.status_code, error.message) from None
-    except ValueError as error:  # what calls itself JSON and is none; a cut answer is a connection error above
+    except UnicodeEncodeError as error:  # of the request; a ValueError as well
+        raise ValueError(f"the request holds {_half(error)}") from None
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # what calls itself JSON and is none; a cut answer is a connection error above
         raise TransientError(f"the answer is no JSON: {error}") from None

@@ -145,6 +145,16 @@ def test_429_500_a_reset_and_a_stalled_reply_are_asked_again(tmp_path: Path) -> 
     assert stage.rows[0]["status"] == "agree" and stage.report["usage"]["retries"] == 4
 
 
+def test_a_malformed_answer_is_asked_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, session("open", turn("想买防水的跑鞋")))
+    with ChatServer(lambda model, text, n: vote()) as server:
+        for choices in ([None], "abc", [{"message": 5}]):
+            server.fail(Fault(change=lambda answer, choices=choices: {**answer, "choices": choices}))
+        stage.asking(server, "--workers", "1")
+        assert len(server.requests) == 3 + 3
+    assert stage.rows[0]["status"] == "agree" and stage.report["usage"]["retries"] == 3
+
+
 def test_an_endpoint_that_stays_down_stops_the_run_and_says_how_to_go_on(tmp_path: Path) -> None:
     stage = Stage(tmp_path, session("open", turn("想买防水的跑鞋")))
     with ChatServer(lambda model, text, n: Reply(status=503)) as server:

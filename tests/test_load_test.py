@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from chat_server import ChatServer, Reply
 from commands import run
+from faulty_http import Fault
 from small_world import TEXT, golden, plan
 
 from scripts.eval.endpoint import Call
@@ -82,6 +83,39 @@ def test_one_wrong_answer_among_forty_is_found(
 ) -> None:
     with ChatServer(after(5, fault), api_key=KEY) as server:
         assert said in load(server, data, *more, code=code)
+
+
+@pytest.mark.parametrize("choices", [[None], "abc", [{"message": 5}]])
+def test_a_malformed_answer_is_a_lost_one(choices: object, data: Path) -> None:
+    with ChatServer(lambda model, text, n: right(text), api_key=KEY) as server:
+        server.fail(*[Fault()] * (1 + PROMPTS), Fault(change=lambda answer: {**answer, "choices": choices}))
+        printed = load(server, data, code=1)
+    assert "39 right, 1 lost" in printed and "is this a chat endpoint?" in printed
+
+
+def test_a_count_that_is_none_is_no_fault(data: Path) -> None:
+    with ChatServer(lambda model, text, n: right(text), api_key=KEY) as server:
+        server.fail(*[Fault(change=lambda answer: {**answer, "usage": "x"})] * 99)
+        assert "40 right" in load(server, data)
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        (None, "'dev-1' has no list of messages"),
+        (["q"], "'dev-1' has no list of messages"),
+        ([], "'dev-1' has no list of messages"),
+        ([{"role": "user", "content": "鞋\ud800"}], "half a character"),
+    ],
+)
+def test_a_row_that_cannot_be_asked_is_wrong_use(messages: object, said: str, data: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]
+    rows[1]["messages"] = messages
+    changed = tmp_path / "changed.jsonl"
+    changed.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with ChatServer(lambda model, text, n: right(text), api_key=KEY) as server:
+        printed = load(server, changed, code=2)
+    assert said in printed and "Traceback" not in printed
 
 
 def test_a_server_that_cannot_be_judged_is_wrong_use(data: Path) -> None:

@@ -169,6 +169,30 @@ def test_a_broken_connection_goes_to_the_other_channel(both: Both, fault: Fault)
     assert (answer.channel, both.counts()) == (API, (1, 1))
 
 
+@pytest.mark.parametrize(
+    "choices", [[None], [{}], "abc", {"0": 1}, 5, [5], [{"message": "abc"}], [{"message": [1]}],
+                [{"message": {"content": 5}}], [{"message": {"content": [{"type": "text", "text": "x"}]}}]],
+)  # fmt: skip
+def test_a_malformed_answer_goes_to_the_other_channel(both: Both, choices: object) -> None:
+    both.local.fail(Fault(change=lambda answer: {**answer, "choices": choices}))
+    answer = both.ask()
+    assert (answer.channel, both.counts()) == (API, (1, 1)), answer.reason
+    assert "is this a chat endpoint?" in answer.reason
+
+
+def test_an_answer_nested_without_end_goes_to_the_other_channel(both: Both) -> None:
+    both.local.fail(Fault(change=lambda _: "[" * 100_000))
+    answer = both.ask()
+    assert (answer.channel, "no JSON" in answer.reason) == (API, True)
+
+
+@pytest.mark.parametrize("arguments", [("鞋\udce9",), (TEXT, ["鞋\ud83d"])])
+def test_half_a_character_is_the_texts_fault(both: Both, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="half a character.*decode"):
+        Planner.from_env(both.environ()).plan(*arguments)
+    assert both.counts() == (0, 0)
+
+
 def test_a_server_that_is_down_goes_to_the_other_channel(both: Both) -> None:
     both.local.stop()
     answer = both.ask()

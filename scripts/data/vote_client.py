@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scripts.chat import Refused, open_client, try_once
+from scripts.chat import Refused, open_client, read_reply, try_once
 from swift_plugin.retry import RetryBudgetError, TransientError, with_retries
 from swift_plugin.settings import public_url
 
@@ -216,7 +216,7 @@ class VoteClient:
 
         def attempt(timeout_s: float) -> Answer:
             try:
-                reply = try_once(client, request, timeout_s)
+                reply = read_reply(try_once(client, request, timeout_s))
             except Refused as error:
                 # The body is not repeated: some servers quote the key in it.
                 raise EndpointError(
@@ -226,7 +226,7 @@ class VoteClient:
             except TransientError:
                 self.usage.retried()
                 raise
-            return _answer(reply)
+            return Answer(reply.content, str(reply.finish_reason), reply.prompt_tokens, reply.completion_tokens)
 
         return attempt
 
@@ -234,16 +234,3 @@ class VoteClient:
         if self._client is None:
             self._client = open_client(self.url, self._key)
         return self._client
-
-
-def _answer(reply: Any) -> Answer:
-    choices = getattr(reply, "choices", None)
-    if not choices:
-        raise TransientError("an answer without choices")
-    usage = getattr(reply, "usage", None)
-    return Answer(
-        choices[0].message.content or "",
-        str(choices[0].finish_reason),
-        getattr(usage, "prompt_tokens", None),
-        getattr(usage, "completion_tokens", None),
-    )

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from scripts.chat import KEY_VARIABLE, Refused, open_client, try_once
+from scripts.chat import KEY_VARIABLE, Refused, Reply, open_client, read_reply, try_once
 from scripts.eval.generate import MAX_NEW_TOKENS, SAMPLE_TEMPERATURE, SAMPLE_TOP_P
-from swift_plugin.retry import RetryBudgetError, with_retries
+from swift_plugin.retry import RetryBudgetError, TransientError, with_retries
 from swift_plugin.settings import MASK, Settings, check_key, check_url, public_url
 
 DEFAULT_CONCURRENCY = 8
@@ -134,18 +134,17 @@ def ask(client: Any, endpoint: Endpoint, job: Job) -> Call:
         answer, latency_s = with_retries(
             attempt, budget_s=endpoint.retry_budget_s, timeout_s=endpoint.timeout_s, what=what
         )
-        choice = _choice(answer)
-        completion = _text(choice)
-    except (RetryBudgetError, _Failed) as failure:
+        reply = read_reply(answer)
+        completion = _text(reply)
+    except (RetryBudgetError, TransientError, _Failed) as failure:
         return dataclasses.replace(made, reason=_without_key(str(failure), endpoint.key), tries=tries)
-    usage = answer.usage
     return dataclasses.replace(
         made,
         completion=completion,
-        finish_reason=choice.finish_reason,
+        finish_reason=reply.finish_reason,
         latency_s=round(latency_s, 4),
-        prompt_tokens=usage.prompt_tokens if usage else None,
-        completion_tokens=usage.completion_tokens if usage else None,
+        prompt_tokens=reply.prompt_tokens,
+        completion_tokens=reply.completion_tokens,
         tries=tries,
     )
 
@@ -174,28 +173,17 @@ def _refusal(error: Refused) -> str:
     return f"{error}: {error.message}"
 
 
-def _choice(answer: Any) -> Any:
-    """The first choice; _Failed for an answer without one."""
-    choices = getattr(answer, "choices", None)
-    if not choices:
-        raise _Failed("the answer holds no choices: is this a chat endpoint?")
-    return choices[0]
-
-
-def _text(choice: Any) -> str:
+def _text(reply: Reply) -> str:
     """What the model wrote, "" if it wrote nothing; _Failed where something other than the model emptied the answer.
 
     That is a filter, or an answer that went elsewhere: a refusal or a tool call, which are no text of a plan.
     """
-    message = choice.message
-    content = message.content if message else None
-    if isinstance(content, str) and content.strip():
-        return content
-    elsewhere = [name for name in ("refusal", "tool_calls") if getattr(message, name, None)]
-    if message is None or elsewhere or choice.finish_reason not in ANSWERED:
-        beside = f", with {' and '.join(elsewhere)}" if elsewhere else ""
-        raise _Failed(f"empty answer (finish_reason {choice.finish_reason}{beside})")
-    return content if isinstance(content, str) else ""
+    if reply.content.strip():
+        return reply.content
+    if reply.elsewhere or reply.finish_reason not in ANSWERED:
+        beside = f", with {' and '.join(reply.elsewhere)}" if reply.elsewhere else ""
+        raise _Failed(f"empty answer (finish_reason {reply.finish_reason}{beside})")
+    return reply.content
 
 
 def _without_key(text: str, key: str | None) -> str:

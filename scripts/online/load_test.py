@@ -79,6 +79,8 @@ def judge(alone: Mapping[str, str], calls: Sequence[Call]) -> dict[str, Any]:
         about = {"id": call.id, "sample": call.sample}
         if call.completion is None or call.tries > 1:
             found["lost"].append({**about, "reason": call.reason or f"answered at try {call.tries}"})
+        elif not call.completion.strip() and alone[call.id].strip():
+            found["lost"].append({**about, "reason": "an answer without text"})
         elif call.completion != alone[call.id]:
             of = owners.get(call.completion)
             kind = "crossed" if of else "changed"
@@ -131,9 +133,19 @@ def page(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def check_messages(row: Mapping[str, Any]) -> None:
+    """Raises ValueError, with the row's id, when its prompt cannot be asked."""
+    messages = row["messages"]
+    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
+        raise ValueError(f"{row['id']!r} has no list of messages: make the set with scripts/data/")
+
+
 def run(args: argparse.Namespace) -> int:
     settings = Settings.from_env()
-    by_prompt = {str(row["messages"]): row for row in read_rows(args.data)}
+    asked = read_rows(args.data)
+    for row in asked:
+        check_messages(row)
+    by_prompt = {str(row["messages"]): row for row in asked}
     rows = list(by_prompt.values())[: args.requests]
     many = Endpoint.from_settings(args.url, args.model, settings, key_variable=SERVER_KEY, concurrency=args.concurrency)
     many = dataclasses.replace(many, retry_budget_s=many.timeout_s)  # a second try is a lost answer already

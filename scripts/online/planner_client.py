@@ -25,7 +25,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from scripts.chat import Refused, open_client, try_once
+from scripts.chat import Refused, check_text, open_client, read_reply, try_once
 from scripts.eval.endpoint import sampling
 from scripts.eval.generate import MAX_NEW_TOKENS
 from scripts.online.channels import SWITCH, Channel, read_channels
@@ -116,13 +116,15 @@ class Planner:
             text: this turn's words, verbatim.
             prior_context: the shopper's earlier turns, oldest first.
 
-        Raises ValueError for a blank text or a context that is no list of texts. Whatever goes wrong behind a channel
-        is no exception: it stands in the answer.
+        Raises ValueError for a blank text, a context that is no list of texts, and half a character in one of them.
+        Whatever goes wrong behind a channel is no exception: it stands in the answer.
         """
         if not text.strip():
             raise ValueError("the text is blank: there is nothing to plan")
         if isinstance(prior_context, str) or not all(isinstance(turn, str) for turn in prior_context):
             raise ValueError(f"prior_context is a list of earlier turns, not {prior_context!r}")
+        for words in (text, *prior_context):
+            check_text(words)
         attempts: list[Attempt] = []
         for place in range(len(self.channels)):
             attempts.append(self._attempt(place, text, prior_context))
@@ -170,9 +172,8 @@ class Planner:
         }
         left = max(0.0, deadline - time.monotonic())
         reply = within(left, lambda: try_once(client, request, left), f"no answer within {endpoint.timeout_s:g} s")
-        choices = getattr(reply, "choices", None)
-        content = choices[0].message.content if choices and choices[0].message else None
-        if not isinstance(content, str) or not content.strip():
+        content = read_reply(reply).content
+        if not content.strip():
             raise TransientError("an answer without text: is this a chat endpoint?")
         return content
 
