@@ -1,9 +1,9 @@
 """Load a planner server and find lost and crossed answers: each request's greedy answer is known before.
 
 First every distinct prompt of --data is asked alone, one at a time. Then --requests of them are asked --concurrency at
-a time. A request is *lost* when no answer came, an empty one, or none at the first try; *crossed* when it got another prompt's
-answer instead of its own; *changed* when it got neither. Greedy decoding gives the same answer each time, so in 32-bit
-arithmetic nothing changes; in half precision the other requests of a batch may move the last bit, and
+a time. A request is *lost* when no answer came, an empty one, or none at the first try; *crossed* when it got another
+prompt's answer instead of its own; *changed* when it got neither. Greedy decoding gives the same answer each time, so
+in 32-bit arithmetic nothing changes; in half precision the other requests of a batch may move the last bit, and
 --allow-changed lets that pass. Prompts that are answered alike cannot be told apart; the count of distinct answers is
 printed.
 
