@@ -103,8 +103,5 @@ def try_once(client: Any, request: Mapping[str, Any], timeout_s: float) -> Any:
         raise Refused(error.status_code, error.message) from None
     except UnicodeEncodeError as error:  # of the request; a ValueError as well
         raise ValueError(f"the request holds {_half(error)}") from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # what calls itself JSON and is none; a cut answer is a connection error above
+    except (ValueError, RecursionError) as error:  # called JSON and none; a cut answer is a connection error above
         raise TransientError(f"the answer is no JSON: {error}") from None
