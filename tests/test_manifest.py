@@ -78,11 +78,14 @@ def test_a_run_without_retrieval_says_so(world: LaunchWorld) -> None:
 
 def test_no_secret_is_written(world: LaunchWorld) -> None:
     secrets = {"PLANNER_EMBED_API_KEY": "ember-1", "QDRANT_API_KEY": "quartz-2"}
+    servers = ["--vllm_server_base_url", "http://bob:gold-5@box2:8000"]
     made = build(
-        "grpo", line(world, "--hub_token", "helium-3", "--swanlab-secret=silver-4"), environment(world, **secrets)
+        "grpo",
+        line(world, "--hub_token", "helium-3", "--swanlab-secret=silver-4", *servers),
+        environment(world, **secrets),
     )
     text = json.dumps(made)
-    for secret in ("ember-1", "quartz-2", "helium-3", "silver-4"):
+    for secret in ("ember-1", "quartz-2", "helium-3", "silver-4", "gold-5"):
         assert secret not in text
     assert made["variables"]["QDRANT_API_KEY"] == "***", "that a key was set is worth knowing"
     assert made["arguments"]["hub_token"] == "***"

@@ -79,6 +79,7 @@ def test_given_tells_the_line_from_the_defaults() -> None:
         (["--hub-tok", "abc"], ["--hub-tok", "***"], "an abbreviation in the other spelling"),
         (["--swanlab_secret", "s", "--beta", "0"], ["--swanlab_secret", "***", "--beta", "0"], "only the secret goes"),
         (["--max_new_tokens", "5"], ["--max_new_tokens", "5"], "tokens of text are no secret"),
+        (["--vllm_server_base_url", "http://u:p@h:1"], ["--vllm_server_base_url", "http://h:1"], "nor is the host"),
         (["--new_special_tokens", "a", "b"], ["--new_special_tokens", "a", "b"], "nor are special tokens"),
     ],
 )

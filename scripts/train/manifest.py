@@ -29,6 +29,7 @@ from scripts.train.swift_args import (
     mask_secrets,
     parse,
     split_at_dashes,
+    without_password,
 )
 from swift_plugin.encoders import make_encoder
 from swift_plugin.reward_loader import load_reward
@@ -171,7 +172,13 @@ def build(kind: str, line: Sequence[str], environ: Mapping[str, str]) -> dict[st
 
 def _shown_arguments(args: SwiftArgs) -> dict[str, Any]:
     """The arguments the line gives, as they take effect; ms-swift writes all of them to args.json beside."""
-    return {name: (MASK if SECRET_FLAG.search(name) else args[name]) for name in sorted(args.given)}
+    return {name: (MASK if SECRET_FLAG.search(name) else _shown(args[name])) for name in sorted(args.given)}
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_shown(item) for item in value]
+    return without_password(value) if isinstance(value, str) else value
 
 
 def write(folder: Path, manifest: Mapping[str, Any]) -> Path:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from scripts.files import write_atomically
+from swift_plugin.settings import MASK, public_url
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 CACHE_DIR = CHECKOUT / "build" / "cache"
@@ -36,7 +37,6 @@ ARGUMENT_CLASSES = {
 KEYED_BY = ("ms-swift", "transformers", "trl")
 TABLE_FORMAT = 1
 SECRET_FLAG = re.compile(r"(^|_)(token|secret|api_key|password|webhook_url)$")
-MASK = "***"
 
 
 class SwiftArgsError(ValueError):
@@ -213,8 +213,17 @@ def parse(command: str, argv: Sequence[str]) -> SwiftArgs:
     return SwiftArgs(command, {**defaults, **line}, frozenset(line))
 
 
+def without_password(value: str) -> str:
+    """A value that may hold a URL, without that URL's user and password.
+
+    >>> without_password("--vllm_server_base_url=http://bob:secret@box2:8000"), without_password("org/data@main")
+    ('--vllm_server_base_url=http://box2:8000', 'org/data@main')
+    """
+    return public_url(value) if "://" in value and "@" in value else value
+
+
 def mask_secrets(command: str, argv: Sequence[str]) -> list[str]:
-    """`argv` with the values of secret options (tokens, keys, passwords) replaced, for logs and manifests."""
+    """`argv` without the values of secret options (tokens, keys) and passwords in URLs, for logs and manifests."""
     names = {option.name for option in options(command)}
     secrets = {name for name in names if SECRET_FLAG.search(name)}
     masked, hide = [], False
@@ -229,7 +238,7 @@ def mask_secrets(command: str, argv: Sequence[str]) -> list[str]:
         if is_secret:
             masked.append(f"{flag}={MASK}" if has_value else token)
         else:
-            masked.append(MASK if hide else token)
+            masked.append(MASK if hide else without_password(token))
         hide = is_secret and not has_value
     return masked
 
