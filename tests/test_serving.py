@@ -382,6 +382,7 @@ def test_a_busy_port_is_refused(launch_world: LaunchWorld) -> None:
         busy.listen()
         port = str(busy.getsockname()[1])
         assert f"port {port} is taken" in judged(launch_world, "--port", port)[0]
+        assert "--port 70000 is no port" in judged(launch_world, "--port", "70000")[0]
         refused, warned = judged(launch_world, "--port", port, dry_run=True)
     assert refused == "" and f"port {port} is taken" in warned
 

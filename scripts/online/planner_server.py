@@ -19,7 +19,7 @@ from scripts.train.launch_facts import Findings, Launch
 from scripts.train.manifest import MANIFEST
 from scripts.train.preflight import report
 from scripts.train.preflight_arguments import check_model, check_model_type, check_template
-from scripts.train.preflight_services import port_taken
+from scripts.train.preflight_services import check_own_port
 from scripts.train.swift_args import SwiftArgs, SwiftArgsError, parse, split_at_dashes
 from swift_plugin.retry import is_loopback
 from swift_plugin.settings import Settings, check_key
@@ -54,14 +54,8 @@ def check(launch: Launch) -> Findings:
     check_model_type(launch, found)
     check_template(launch, found)
     check_backend(launch, found)
-    port = int(args["port"])
-    if port_taken(port, reuse=False):
-        found.lacking(
-            launch,
-            f"port {port} is taken, and swift would silently serve on another one: end what listens there (a server's "
-            f"port stays taken for a minute after its end), or set {SERVER_PORT}",
-        )
-    found.facts["address"] = f"http://{host}:{port}/v1"
+    check_own_port(launch, found, SERVER_PORT)
+    found.facts["address"] = f"http://{host}:{args['port']}/v1"
     found.facts["key"] = f"from {SERVER_KEY}" if read_key(launch.environ) else "none"
     manifest = find_manifest(args)
     if manifest is None:

@@ -145,17 +145,9 @@ def check_lora_cap(launch: Launch, found: Findings) -> None:
 
 
 def check_ports(launch: Launch, found: Findings) -> None:
-    """A busy port silently moves `swift rollout` to the next one, where no trainer looks for it."""
+    """What the rollout server listens on: its own port, and the trainer's weights'."""
     host = str(launch.args["host"])
-    port = int(launch.args["port"])
-    if not 1 <= port <= LAST_PORT:
-        found.refuse(f"--port {port} is no port: give 1 to {LAST_PORT}")
-    elif port_taken(port, reuse=False):
-        found.lacking(
-            launch,
-            f"port {port} is taken, and swift would silently serve on another one: end what listens there (a server's "
-            "port stays taken for a minute after its end), or set PLANNER_ROLLOUT_PORT for both launchers",
-        )
+    check_own_port(launch, found, "PLANNER_ROLLOUT_PORT for both launchers")
     if port_taken(GROUP_PORT, reuse=True):
         found.warn(
             f"port {GROUP_PORT} is taken, where a trainer's weights arrive unless it says otherwise: a second run"
@@ -170,6 +162,23 @@ def check_ports(launch: Launch, found: Findings) -> None:
         found.warn(
             f"--host {host} opens the server to the network, and --api_key cannot guard it (the trainer sends none): "
             "whoever reaches the port can change its weights, so keep it in a private network"
+        )
+
+
+def check_own_port(launch: Launch, found: Findings, variable: str) -> None:
+    """--port is free: a busy one silently moves swift's servers to the next, where no client looks for it.
+
+    Args:
+        variable: what sets another port, in words.
+    """
+    port = int(launch.args["port"])
+    if not 1 <= port <= LAST_PORT:
+        found.refuse(f"--port {port} is no port: give 1 to {LAST_PORT}")
+    elif port_taken(port, reuse=False):
+        found.lacking(
+            launch,
+            f"port {port} is taken, and swift would silently serve on another one: end what listens there (a server's "
+            f"port stays taken for a minute after its end), or set {variable}",
         )
 
 
