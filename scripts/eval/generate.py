@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.swift_names import swift_names
+from swift_plugin.flag_encoder import damaged_weights, first_line
 
 MAX_NEW_TOKENS = 256
 # What the GRPO launcher samples with, so that "mean of 8" is about the policy that was trained. ms-swift leaves top_k
@@ -37,7 +38,7 @@ class LocalModel:
     def load(self) -> Any:
         """The ms-swift engine; raises FileNotFoundError for a folder that is not there, ValueError without vLLM.
 
-        A model whose template nothing tells raises ValueError, too (scripts/swift_names.py).
+        A model whose template nothing tells raises ValueError, too (scripts/swift_names.py), as do damaged weights.
         """
         adapters = [self.adapter] if self.adapter else None
         model_type, template = swift_names(self.model, self.adapter)
@@ -51,7 +52,11 @@ class LocalModel:
             return VllmEngine(self.model, adapters=adapters, max_lora_rank=rank, **given)
         from swift.infer_engine import TransformersEngine
 
-        return TransformersEngine(self.model, adapters=adapters, max_batch_size=0, **given)
+        try:
+            return TransformersEngine(self.model, adapters=adapters, max_batch_size=0, **given)
+        except damaged_weights() as error:
+            shown = " with ".join([self.model, *(adapters or [])])
+            raise ValueError(f"cannot load {shown}: {first_line(error)}. Copy it or download it again") from error
 
 
 def vllm_lora_rank(adapter: str) -> int:

@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for mode in MODES:
             if all(mode in side for side in pair.values()):
                 check_sampling(pair, mode)
-                verdicts[mode] = verdict(*(evaluations[label] for label in (args.before, args.after)), mode)
+                verdicts[mode] = verdict(evaluations[args.before], evaluations[args.after], mode)
     except (OSError, ValueError) as error:
         print(f"no table: {error}", file=sys.stderr)
         return 2

@@ -22,7 +22,6 @@ from scripts.eval.generate import (
     vllm_lora_rank,
 )
 from scripts.train.prefix_sharing import common_prefix
-from swift_plugin.flag_encoder import damaged_weights, first_line
 
 TRANSFORMERS, VLLM = BACKENDS
 Prompt = Sequence[int]
@@ -213,9 +212,6 @@ def choose_backend(wanted: str) -> tuple[str, str]:
 
 
 def load_transformers(local: LocalModel) -> tuple[Any, int]:
-    """Model and id of its padding token, as evaluation loads them; ValueError for damaged weights names the remedy."""
-    try:
-        engine = local.load()
-    except damaged_weights() as error:
-        raise ValueError(f"cannot load {local.model!r}: {first_line(error)}. Copy it or download it again") from error
+    """Model and id of its padding token, as evaluation loads them."""
+    engine = local.load()
     return engine.model, int(engine.tokenizer.pad_token_id)
