@@ -200,20 +200,19 @@ def evaluate(
     rows: Sequence[Row],
     facts: Mapping[str, Any],
     answers: Callable[[str], Answers],
-    modes: Sequence[str],
+    modes: Mapping[str, int],
     prefix: Path,
     gates: Sequence[str] = (),
-    samples: int = 0,
 ) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
     """Get the completions of every mode and score them; then write the record files. The summary and the records.
 
-    `samples` is how many completions a record the mode of that name asks for; greedy asks for one. The summary itself
-    is not written: its caller may add to it. Raises NoCompletion when no record has a completion; whatever stops it
-    before the last mode is scored, nothing has been written.
+    `modes` says how many completions a record each mode asks for. The summary itself is not written: its caller may add
+    to it. Raises NoCompletion when no record has a completion; whatever stops it before the last mode is scored,
+    nothing has been written.
     """
     summary: dict[str, Any] = {**facts, "failures": []}
     kept: dict[str, list[dict[str, Any]]] = {}
-    for mode in modes:
+    for mode, per_record in modes.items():
         completions, about = answers(mode)
         summary["failures"] += about.pop("failures", [])
         records = [record for record in score_records(env, rows, completions) if record["samples"]]
@@ -221,8 +220,7 @@ def evaluate(
             raise NoCompletion(len(rows), summary["failures"])
         kept[mode] = records
         digest = hashlib.sha256(jsonl(records).encode()).hexdigest()
-        wanted = 1 if mode == "greedy" else samples
-        summary[mode] = {**mode_summary(records, len(rows), wanted), **about, "records_sha256": digest}
+        summary[mode] = {**mode_summary(records, len(rows), per_record), **about, "records_sha256": digest}
         print_summary(f"{prefix.name} {mode}", summary[mode])
         if gates:
             extra = summary.setdefault("extra", {"label": f"with gates {', '.join(gates)}", "gates": list(gates)})
@@ -363,8 +361,8 @@ def run(args: argparse.Namespace) -> None:
         model = LocalModel(args.model, args.adapter, args.backend or BACKENDS[0])
         facts |= {"backend": model.backend, "max_new_tokens": args.max_new_tokens or MAX_NEW_TOKENS}
         answers = local_answers(args, rows, model)
-    modes = MODES if args.samples else MODES[:1]
-    summary, records = evaluate(env, rows, facts, answers, modes, args.out, gates, args.samples)
+    modes = {"greedy": 1, "samples": args.samples} if args.samples else {"greedy": 1}
+    summary, records = evaluate(env, rows, facts, answers, modes, args.out, gates)
     del answers  # a local engine's memory is needed below
     try:
         if args.kl_to:

@@ -110,7 +110,7 @@ def run_candidate(
     about |= {"backend": "endpoint", "endpoint": endpoint.public_url, "max_new_tokens": MAX_NEW_TOKENS}
     prefix = out / candidate.name
     try:
-        summary, _ = evaluate(env, rows, about, answers, ("greedy",), prefix)
+        summary, _ = evaluate(env, rows, about, answers, {"greedy": 1}, prefix)
     except NoCompletion as error:
         print(f"{candidate.name}: {error}", file=sys.stderr)
         return {**unanswered(candidate, len(rows)), "failures": error.failures, "failed_calls_ever": calls.failed}
