@@ -270,7 +270,10 @@ def test_the_command_prints_the_page_and_writes_json(tmp_path: Path) -> None:
     ("arguments", "code", "said"),
     [
         (["--card-gib", "6"], 1, "does not fit yet"),  # the verdict: no row fits
+        (["--card-gib", "1e308"], 2, "at most 10,000 GiB"),
+        (["--card-gib", "0"], 2, "--card-gib 0: a card has above 0"),
         (["--model", "no/such-model"], 2, "no/such-model"),
+        (["--model", "a" * 5000], 2, "File name too long"),
         (["--batch", "0"], 2, "above 0"),
         (["--batch", "two"], 2, "--batch"),
         (["--json", "/proc/no/profile.json"], 2, "argument --json: /proc/no/profile.json cannot be written"),

@@ -11,7 +11,6 @@ values). The measured part has not been run by this repository's tests, which ha
 import argparse
 import gc
 import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -45,6 +44,7 @@ DEFAULT_MODEL = "Qwen/Qwen3-4B-Instruct-2507"
 SFT_LENGTH = 583  # mean tokens of a row in the original's SFT set
 GRPO_PROMPT = 510  # with the full prompt: 487 to 525 tokens of Qwen's vocabulary over the demo's 1,500 requests
 CARD_GIB = 24.0  # a card of the original's box
+LARGEST_CARD_GIB = 10_000  # beyond it the number is a mistake: a byte count, say
 OUT_OF_MEMORY = "out of memory"
 MEASURED_STEPS = 2  # the optimiser's moments exist from the first step on, so the second one is the peak
 
@@ -269,8 +269,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     lengths = options.length or ([SFT_LENGTH] if options.kind == "sft" else [256, 512])
     counts = (*options.batch, *lengths, options.prompt_length, options.processes, options.accumulation, options.group)
-    if min(counts) < 1 or (options.card_gib is not None and not 0 < options.card_gib < math.inf):
-        parser.error("batch, lengths, processes, accumulation, group and card must be above 0")
+    if min(counts) < 1:
+        parser.error("batch, lengths, processes, accumulation and group must be above 0")
+    if options.card_gib is not None and not 0 < options.card_gib <= LARGEST_CARD_GIB:
+        parser.error(f"--card-gib {options.card_gib:g}: a card has above 0 and at most {LARGEST_CARD_GIB:,} GiB")
     try:
         shape = read_shape(options.model)
     except ShapeError as error:

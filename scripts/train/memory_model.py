@@ -88,7 +88,11 @@ def read_shape(model: str) -> Shape:
     Raises ShapeError for a folder without a usable config.json and for an id whose numbers are not built in.
     """
     path = Path(model).expanduser() / "config.json"
-    if path.is_file():
+    try:
+        there = path.is_file()
+    except OSError as error:  # a name too long for the system, a folder that may not be looked into
+        raise ShapeError(f"{model!r:.100}: {error.strerror}: give the folder of the downloaded model") from None
+    if there:
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, a number too long, brackets without end
@@ -99,7 +103,7 @@ def read_shape(model: str) -> Shape:
     known = BUILT_IN.get(model.rstrip("/").rsplit("/", 1)[-1])
     if known is None:
         raise ShapeError(
-            f"{model!r} is no folder with a config.json, and built in are only {', '.join(BUILT_IN)}: "
+            f"{model!r:.100} is no folder with a config.json, and built in are only {', '.join(BUILT_IN)}: "
             "give the folder of the downloaded model"
         )
     return known
