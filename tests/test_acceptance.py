@@ -202,7 +202,7 @@ MEN = {"category": "拖鞋", "must_have": ["men"], "category_anchor": "slippers"
 TEXTS = ["男士拖鞋，两百以内，网面的免了", "今儿堵车", "男士拖鞋，两百以内"]
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(copies: int = 1) -> list[dict[str, Any]]:
     goldens = [
         golden(**MEN, exclude_expected=True),
         golden(category=None, domains=None, must_have=[], category_anchor=""),
@@ -210,7 +210,7 @@ def rows() -> list[dict[str, Any]]:
     ]
     return [
         {"id": f"t{i}", "messages": [], "text": text, "family": "f", "split": "test", "golden_json": record}
-        for i, (text, record) in enumerate(zip(TEXTS, goldens, strict=True))
+        for i, (text, record) in enumerate([*zip(TEXTS, goldens, strict=True)] * copies)
     ]
 
 
@@ -239,8 +239,18 @@ def evaluation(prefix: Path, data: Path, completion: Callable[[dict[str, Any]], 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    path = tmp_path / "test.jsonl"
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows()), encoding="utf-8")
+    return written(tmp_path, rows())
+
+
+@pytest.fixture
+def enough(tmp_path: Path) -> Path:
+    """Nine requests, six of them judged: the fewest that can show a difference."""
+    return written(tmp_path, rows(3))
+
+
+def written(folder: Path, lines: list[dict[str, Any]]) -> Path:
+    path = folder / "test.jsonl"
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in lines), encoding="utf-8")
     return path
 
 
@@ -254,31 +264,31 @@ def report(data: Path, out: str = "accepted") -> Any:
     return json.loads((data.parent / f"{out}.json").read_text(encoding="utf-8"))
 
 
-def test_a_careful_planner_is_accepted_and_a_careless_one_is_not(shop: Path, data: Path) -> None:
-    folder = data.parent
+def test_a_careful_planner_is_accepted_and_a_careless_one_is_not(shop: Path, enough: Path) -> None:
+    data, folder = enough, enough.parent
     a, b = evaluation(folder / "a", data, good), evaluation(folder / "b", data, careless)
-    few = ("--requests", "3", "--rate", "CNY=USD:0.125")
+    few = ("--requests", "9", "--rate", "CNY=USD:0.125")
     printed = accept(shop, data, "--evaluation", f"good={a}", *few, code=0)
-    assert printed.endswith("accepted\n") and "| requests that pass | 2/2 |" in printed
+    assert printed.endswith("accepted\n") and "| requests that pass | 6/6 |" in printed
     made = report(data)
     summary = made["evaluations"]["good"]["summary"]
-    assert (summary["judged"], summary["nothing_to_judge"], summary["p0_failures"]) == (2, 1, [])
-    assert summary["lines"]["budget_kept"]["not_judged"] == {"no budget asked": 1}
+    assert (summary["judged"], summary["nothing_to_judge"], summary["p0_failures"]) == (6, 3, [])
+    assert summary["lines"]["budget_kept"]["not_judged"] == {"no budget asked": 3}
     first = made["evaluations"]["good"]["requests"][0]
     assert first["excluded"] == 24 and first["over_budget"] == 24 and first["found"] == 74
     assert [("Men's felt" in item["title"], item["price"]) for item in first["shown"]] == [(True, 10.0)] * SHOWN
     assert set(made["rubric"]) == set(summary["lines"]) and made["rubric"]["audience_respected"]["p0"]
 
     printed = accept(shop, data, "--evaluation", f"good={a}", "--evaluation", f"bad={b}", *few, code=1, out="both")
-    assert "bad has 2 P0 failures, the line is 0" in printed and "bad is worse than good by the rubric" in printed
+    assert "bad has 6 P0 failures, the line is 0" in printed and "bad is worse than good by the rubric" in printed
     assert "P0 t0 '男士拖鞋，两百以内，网面的免了', for men, adults, was shown:" in printed and "Women's" in printed
     lines = report(data, "both")["evaluations"]["bad"]["summary"]["lines"]
-    assert lines["exclusions_kept"]["failed"] == 1 and lines["budget_kept"]["failed"] == 2
+    assert lines["exclusions_kept"]["failed"] == 3 and lines["budget_kept"]["failed"] == 6
     # The other way round the careless one is only what a better planner is compared with.
     accept(shop, data, "--evaluation", f"bad={b}", "--evaluation", f"good={a}", *few, code=0, out="reverse")
     # The line of P0 failures is the only charge against it alone that a flag can lift.
-    printed = accept(shop, data, "--evaluation", f"bad={b}", *few, "--p0-line", "2", code=1, out="line")
-    assert "not accepted: bad passes none of 2 judged requests" in printed
+    printed = accept(shop, data, "--evaluation", f"bad={b}", *few, "--p0-line", "6", code=1, out="line")
+    assert "not accepted: bad passes none of 6 judged requests" in printed
 
 
 def test_without_a_rate_budgets_are_not_judged_and_that_is_counted(shop: Path, data: Path) -> None:
@@ -288,8 +298,8 @@ def test_without_a_rate_budgets_are_not_judged_and_that_is_counted(shop: Path, d
     assert line["judged"] == 0 and line["not_judged"]["no price in the budget's currency"] == 2
 
 
-def test_the_judge_is_asked_about_both_models(shop: Path, data: Path) -> None:
-    folder = data.parent
+def test_the_judge_is_asked_about_both_models(shop: Path, enough: Path) -> None:
+    data, folder = enough, enough.parent
     a, b = evaluation(folder / "a", data, good), evaluation(folder / "b", data, careless)
 
     def script(asked: dict[str, Any], before: int) -> str:
@@ -299,7 +309,7 @@ def test_the_judge_is_asked_about_both_models(shop: Path, data: Path) -> None:
 
     with JudgeServer(script, api_key="judge-key") as server:
         printed = accept(
-            shop, data, "--evaluation", f"good={a}", "--evaluation", f"bad={b}", "--requests", "3",
+            shop, data, "--evaluation", f"good={a}", "--evaluation", f"bad={b}", "--requests", "9",
             "--rate", "CNY=USD:0.125", "--judge-url", server.base_url, "--judge-model", "judge",
             code=1, PLANNER_API_KEY="judge-key",
         )  # fmt: skip

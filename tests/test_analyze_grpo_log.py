@@ -11,7 +11,7 @@ import pytest
 from commands import ROOT
 from grpo_runs import ARGUMENTS, rows, write_jsonl, write_run
 
-from scripts.eval.analyze_grpo_log import main
+from scripts.eval.analyze_grpo_log import main, text_of
 
 REAL = Path(__file__).parent / "data" / "grpo_logs"
 
@@ -70,8 +70,12 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_run_of_two_rewards_is_undecided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Flat at 0.60, resumed under other weights and flat at 0.70: no rise, whatever the trend says."""
-    write_run(tmp_path, rows(60, reward=lambda t: 0.6 if t < 0.5 else 0.7))
-    assert analyse(capsys, tmp_path)[0] == 0
+    evaluations = [
+        {"eval_reward": reward, "global_step/max_steps": f"{at}/60"} for at, reward in ((20, 0.6), (40, 0.7))
+    ]
+    write_run(tmp_path, rows(60, reward=lambda t: 0.6 if t < 0.5 else 0.7) + evaluations)
+    code, facts = analyse(capsys, tmp_path)
+    assert (code, facts["best_checkpoint"]["step"]) == (0, 40)
     for name, resumed, field in (
         ("planner_manifest.1.json", None, 0.3),
         ("planner_manifest.json", "checkpoint-30", 0.4),
@@ -81,6 +85,7 @@ def test_a_run_of_two_rewards_is_undecided(tmp_path: Path, capsys: pytest.Captur
         (tmp_path / name).write_text(json.dumps(manifest), encoding="utf-8")
     code, facts = analyse(capsys, tmp_path)
     assert (code, facts["verdict"]["status"]) == (1, "undecided")
+    assert facts["best_checkpoint"] is None and "checkpoint: not known, the training reward changed" in text_of(facts)
     assert "changed at step 31: the weights field=0.3 became field=0.4" in facts["verdict"]["because"][0]
     assert facts["lines"][0]["status"] == "unknown" and "by evaluation" in facts["lines"][0]["remedy"]
     not_judged = {item["name"] for item in facts["not_judged"]}

@@ -16,7 +16,6 @@ from scripts.eval.compare_runs import main
 from scripts.eval.comparison import (
     BETTER,
     FEWEST_RECORDS,
-    FLIPS,
     MIXED,
     NO_DIFFERENCE,
     TRADE_OFF,
@@ -25,11 +24,10 @@ from scripts.eval.comparison import (
     Change,
     compare,
     detectable_difference,
-    sign_flip_p,
     verdict_of,
 )
 from scripts.eval.evaluation_files import COMPARED
-from scripts.eval.summary import holm
+from scripts.eval.summary import FLIPS, holm, sign_flip_p
 
 
 def noise(mean: float, sigma: float, count: int, seed: int = 1) -> np.ndarray:
@@ -47,9 +45,7 @@ def bought(part: str, loss: float, gain: float) -> tuple[list[dict[str, Any]], l
     """A total that rose by `gain` while `part` lost `loss`, over noise as in real evaluations."""
     gains, losses = noise(gain, 0.08, RECORDS), noise(-loss, 0.25, RECORDS, seed=2)
     before = [record(str(i), sample(0.70, format=1.0, **{part: 0.5})) for i in range(RECORDS)]
-    after = [
-        record(str(i), sample(0.70 + gains[i], format=1.0, **{part: 0.5 + losses[i]})) for i in range(RECORDS)
-    ]
+    after = [record(str(i), sample(0.70 + gains[i], format=1.0, **{part: 0.5 + losses[i]})) for i in range(RECORDS)]
     return before, after
 
 
@@ -116,7 +112,7 @@ def test_none_is_called_better_that_is_not(judged: list[tuple[Mapping[str, float
 
 
 def change(name: str, mean: float, half: float, p_holm: float = 1.0, records: int = 90) -> Change:
-    return Change(name, records, 0.5, 0.5 + mean, mean, mean - half, mean + half, p_holm, p_holm)
+    return Change(mean, mean - half, mean + half, p_holm, name, records, 0.5, 0.5 + mean, p_holm)
 
 
 ROSE, FELL = (change("total", mean, 0.02, 0.01) for mean in (0.03, -0.03))

@@ -176,7 +176,7 @@ def test_the_table_compares_them_and_says_that_nothing_rose(evaluations: dict[st
     )
     assert "| sft | greedy | " in printed and "| grpo | samples | " in printed
     # three steps at 2e-5 change nothing that six records could show
-    assert "no rise beyond the interval" in printed
+    assert "no rise beyond chance" in printed
     assert json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["verdicts"]["greedy"]["rose"] is False
 
 

@@ -89,6 +89,9 @@ def test_diagnoses(
 def test_remedies_that_depend_on_the_cause(tmp_path: Path) -> None:
     unparsed = read(write_run(tmp_path / "a", rows(60, frac_reward_zero_std=1.0, reward=-1.0, reward_std=0.0)))
     assert "qwen3_nothinking" in diagnose(unparsed)[0][0].remedy
+    for name, given, asked in (("tied", {}, True), ("sampled again", {"dynamic_sample": True}, False)):
+        tied = read(write_run(tmp_path / name, rows(60, frac_reward_zero_std=0.7), {**ARGUMENTS, **given}))
+        assert ("--dynamic_sample" in diagnose(tied)[0][0].remedy) is asked, name
     metrics: dict[str, Metric] = {"rollout_correction__ess": 0.2}
     off = read(write_run(tmp_path / "b", rows(60, **metrics)))
     assert "--rollout_importance_sampling_mode token_truncate" in diagnose(off)[0][0].remedy
@@ -264,3 +267,6 @@ def test_best_checkpoint(tmp_path: Path) -> None:
     found = best_checkpoint(read(run))
     assert found is not None
     assert (found["step"], found["checkpoint"], found["tied_with"]) == (8, "checkpoint-8", [12])
+    write_jsonl(run / "reward_trace.rank0.jsonl", [line for line in lines if line["id"] < "w4"])
+    found = best_checkpoint(read(run))
+    assert found is not None and found["tied_with"] == [4, 12], "four records tell nothing apart"

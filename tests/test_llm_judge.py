@@ -138,9 +138,9 @@ def test_a_stopped_judging_goes_on_and_other_prompts_are_refused(tmp_path: Path)
             ask_judge(endpoint(server), asked[:1], reward(), path)
 
 
-def scores_of(**runs: list[float]) -> Any:
-    """Twenty records a label, all scored alike in a run."""
-    return {(label, f"r{i}", "right_product"): list(values) for label, values in runs.items() for i in range(20)}
+def scores_of(records: int = 20, **runs: list[float]) -> Any:
+    """So many records a label, all scored alike in a run."""
+    return {(label, f"r{i}", "right_product"): list(values) for label, values in runs.items() for i in range(records)}
 
 
 @pytest.mark.parametrize(
@@ -161,6 +161,12 @@ def test_a_difference_that_hangs_on_a_few_records_is_none() -> None:
     scores = scores_of(a=[0.5] * 3, b=[0.5] * 3)
     scores["b", "r0", "right_product"] = [1.0] * 3
     assert compare_judge(scores, "a", "b")["verdict"] == "no difference"
+
+
+def test_a_difference_that_chance_makes_on_so_few_records_is_none() -> None:
+    """Five that all changed alike: by chance in one of sixteen, and their bootstrap interval has no width at all."""
+    assert compare_judge(scores_of(5, a=[0.5] * 3, b=[0.75] * 3), "a", "b")["verdict"] == "no difference"
+    assert compare_judge(scores_of(6, a=[0.5] * 3, b=[0.75] * 3), "a", "b")["verdict"] == "better"
 
 
 def test_a_judge_that_seldom_answers_gives_no_verdict() -> None:

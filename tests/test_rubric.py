@@ -229,6 +229,7 @@ def test_the_comparison_is_paired_and_says_which_is_worse() -> None:
     bad = [judge(case(*["desk lamp"] * 5), JUDGING)] * 20 + good[:20]
     assert compare(good, bad)["verdict"] == "worse" and compare(bad, good)["verdict"] == "better"
     assert compare(good, good)["verdict"] == "no difference"
+    assert compare(bad[:4], good[:4])["verdict"] == "no difference", "four alike: by chance in one of eight"
     idle = [judge(case(**NOTHING_ASKED), JUDGING)]
     assert compare(idle, idle)["requests"] == 0
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from built_evaluations import write
 
-from scripts.eval.evaluation_files import COMPARED, check_comparable, json_text, load
+from scripts.demo.run_seeds import judged
+from scripts.eval.evaluation_files import COMPARED, MODES, check_comparable, json_text, load
 from scripts.eval.result_table import main, table, verdict
 from scripts.eval.summary import (
     PARTS,
@@ -16,6 +17,7 @@ from scripts.eval.summary import (
     bootstrap_interval,
     earlier_category_kept,
     needs_keywords,
+    paired_change,
     paired_difference,
     part_values,
     spread,
@@ -92,7 +94,8 @@ def test_pairing_removes_what_the_records_differ_in() -> None:
     a = [record(str(i), sample(i / 100, PLAN)) for i in range(90)]
     b = [record(str(i), sample(i / 100 + 0.05, PLAN)) for i in range(90)]
     difference = paired_difference(a, b)
-    assert difference == {key: pytest.approx(0.05) for key in ("mean", "low", "high")}
+    assert (difference.mean, difference.low, difference.high) == pytest.approx((0.05, 0.05, 0.05))
+    assert difference.moved == 1
     with pytest.raises(ValueError, match="different records"):
         paired_difference(a, b[:-1])
 
@@ -145,6 +148,57 @@ def test_a_table_whose_verdict_would_not_compare_like_with_like_is_wrong_use(
 def test_no_rise_is_no_rise() -> None:
     same = [record(str(i), sample(0.7, PLAN)) for i in range(40)]
     assert not verdict(evaluation(same), evaluation(same), "greedy")["rose"]
+
+
+@pytest.mark.parametrize(
+    ("differences", "moved", "reason"),
+    [
+        ([0.2] * 5, 0, "all signs alike by chance: 2 of 32"),
+        ([0.2] * 6, 1, "2 of 64"),
+        ([-0.2] * 6, -1, "in either direction"),
+        ([0.0] * 90, 0, "nothing changed"),
+        ([0.2] * 45 + [-0.2] * 45, 0, "as often up as down"),
+    ],
+)
+def test_a_change_is_beyond_chance_by_interval_and_sign_flip(differences: list[float], moved: int, reason: str) -> None:
+    assert paired_change(differences).moved == moved, reason
+
+
+def test_few_records_do_not_make_a_rise() -> None:
+    before, after = ([record(str(i), sample(total, PLAN)) for i in range(5)] for total in (0.7, 0.75))
+    result = verdict(evaluation(before), evaluation(after), "greedy")
+    assert result["difference"]["low"] > 0 and not result["rose"]
+
+
+def seeds(*gains: tuple[float, bool], format_rate: float = 1.0) -> dict[int, dict[str, Any]]:
+    """The result files of one seed a gain, (mean, whether it is beyond chance), alike in both modes."""
+    of_mode = {"format_rate": {"share": format_rate}}
+    return {
+        seed: {
+            "table": f"table of {seed}",
+            "summaries": {"sft": {mode: of_mode for mode in MODES}},
+            "verdicts": {
+                mode: {"difference": {"mean": mean, "low": mean - 0.01, "high": mean + 0.01}, "rose": rose}
+                for mode in MODES
+            },
+        }
+        for seed, (mean, rose) in enumerate(gains, 42)
+    }
+
+
+@pytest.mark.parametrize(
+    ("results", "good", "reason"),
+    [
+        (seeds((0.01, False), (0.05, True), (0.09, True)), True, "the median seed counts"),
+        (seeds((0.01, True), (0.02, True), (0.09, True)), False, "its gain is below the line"),
+        (seeds((0.01, True), (0.05, False), (0.09, True)), False, "its gain may be chance"),
+        (seeds((0.05, True), (0.05, True), (0.09, True), format_rate=0.97), False, "SFT has not learnt the format"),
+    ],
+)
+def test_three_seeds_are_judged_by_the_median_one(results: dict[int, dict[str, Any]], good: bool, reason: str) -> None:
+    text, verdict_of_all = judged(results)
+    assert verdict_of_all is good, reason
+    assert "table of 43" in text and "median: +0.0" in text
 
 
 @pytest.mark.parametrize("key", COMPARED)

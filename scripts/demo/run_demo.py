@@ -25,7 +25,7 @@ from scripts.demo.world import (
 
 
 def run_seed(run: SeedRun, longer: bool) -> int:
-    """All stages of one seed; returns the table's code (1: GRPO did not rise above SFT beyond its interval)."""
+    """All stages of one seed; returns the table's code (1: GRPO did not rise above SFT beyond chance)."""
     run_stage(run.nano_stage(), run.stamps)
     run_stage(run.sft_stage(), run.stamps)
     run_stage(run.grpo_stage(), run.stamps)
@@ -73,7 +73,7 @@ def main() -> int:
         print(f"demo: GRPO against SFT, {mode}: {result['words']}")
     print(f"demo: all of it in one page: {run.root / 'report.html'}")
     if code == 1:
-        print("demo: GRPO did not rise above SFT beyond the interval in every decoding mode; the table says where")
+        print("demo: GRPO did not rise above SFT beyond chance in every decoding mode; the table says where")
     return code
 
 

@@ -48,7 +48,7 @@ def main() -> int:
         print(f"demo-pretrained: GRPO against SFT, {mode}: {result['words']}")
     print(f"demo-pretrained: all of it in one page: {run.root / 'report.html'}")
     if codes["table"] == 1:
-        print("demo-pretrained: GRPO did not rise above SFT beyond the interval in every decoding mode")
+        print("demo-pretrained: GRPO did not rise above SFT beyond chance in every decoding mode")
     return codes["table"]
 
 

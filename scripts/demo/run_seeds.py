@@ -1,7 +1,7 @@
 """`make demo-seeds`: the demo for three training seeds, each beside SFT trained longer by the time GRPO took.
 
 Prints every seed's table, then the gain of every seed and the median, which is the one that counts. Exit 1 when the
-median gain is below the line or an interval of the median seed touches 0.
+median gain is below the line or the median seed's gain is not beyond chance.
 """
 
 import argparse
@@ -49,14 +49,15 @@ def judged(results: Mapping[int, Mapping[str, Any]]) -> tuple[str, bool]:
     for seed, result in results.items():
         said.append(f"\nseed {seed}\n{result['table']}")
     for mode in ("greedy", "samples"):
-        gains = {seed: result["verdicts"][mode]["difference"] for seed, result in results.items()}
+        verdicts = {seed: result["verdicts"][mode] for seed, result in results.items()}
+        gains = {seed: verdict["difference"] for seed, verdict in verdicts.items()}
         formats = median(result["summaries"]["sft"][mode]["format_rate"]["share"] for result in results.values())
-        middle = sorted(gains.values(), key=lambda gain: gain["mean"])[(len(gains) - 1) // 2]
-        good = good and middle["mean"] >= GAIN_LINE and middle["low"] > 0
+        middle = sorted(gains, key=lambda seed: gains[seed]["mean"])[(len(gains) - 1) // 2]
+        good = good and gains[middle]["mean"] >= GAIN_LINE and verdicts[middle]["rose"]
         if mode == "greedy":  # what a service would answer; samples at temperature 1 are shown beside it
             good = good and formats >= FORMAT_LINE
         said.append(f"\n{mode}: SFT format rate, median {formats:.3f} (line for greedy: {FORMAT_LINE}); GRPO − SFT:")
-        for name, gain in [*((f"seed {seed}", gain) for seed, gain in gains.items()), ("median", middle)]:
+        for name, gain in [*((f"seed {seed}", gain) for seed, gain in gains.items()), ("median", gains[middle])]:
             said.append(f"  {name}: {gain['mean']:+.4f} [{gain['low']:+.4f}, {gain['high']:+.4f}]")
         said[-1] += f" (line {GAIN_LINE:+.2f})"
     return "\n".join(said), good

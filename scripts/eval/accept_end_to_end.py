@@ -8,8 +8,7 @@ overwritten, and with a judge OUT.judge.jsonl, from which a stopped judging goes
 The verdict is bad (exit 1) when the evaluation to accept
   - has more P0 failures than --p0-line (default 0): requests shown an item for another gender or age than asked;
   - passes none of the requests that could be judged;
-  - is worse than the first beyond the 95 % interval of the paired difference, by the rubric, or by the judge and
-    beyond the judge's own spread.
+  - is worse than the first beyond chance (paired), by the rubric, or by the judge and beyond the judge's own spread.
 """
 
 import argparse

@@ -34,7 +34,7 @@ def analyse(run: GrpoRun, band: tuple[float, float] | None) -> dict[str, Any]:
     """Everything there is to say about one run, JSON-ready but for infinite bounds.
 
     `steps`: metrics by step. `segments`: by metric, the five segments and the trend. `lines`, `diagnoses`,
-    `not_judged`, `best_checkpoint`, `dimensions` (trends, p by Holm), `oddities`, and `verdict` =
+    `not_judged`, `best_checkpoint`, `reward_change`, `dimensions` (trends, p by Holm), `oddities`, and `verdict` =
     {"status": fine | undecided | bad | no step trained, "because": [...]}.
     """
     found, not_judged = diagnose(run, band)
@@ -58,6 +58,7 @@ def analyse(run: GrpoRun, band: tuple[float, float] | None) -> dict[str, Any]:
         "diagnoses": [asdict(item) for item in found],
         "not_judged": [asdict(item) for item in not_judged],
         "best_checkpoint": best_checkpoint(run),
+        "reward_change": None if run.reward_change is None else run.reward_change.sentence(),
         "oddities": run.oddities.sentences(),
     }
     facts["verdict"] = verdict(run, facts)
@@ -114,7 +115,8 @@ def text_of(facts: Mapping[str, Any]) -> str:
         out.append(f"\n  not judged: {missing}")
     best = facts["best_checkpoint"]
     if best is None:
-        out.append("\n  best checkpoint: not known, the log holds no evaluation")
+        why = facts["reward_change"] or "the log holds no evaluation"
+        out.append(f"\n  best checkpoint: not known, {why}")
     else:
         kept = best["checkpoint"] or "its checkpoint was not kept"
         tied = f", tied with {best['tied_with']}" if best["tied_with"] else ""

@@ -9,10 +9,9 @@ would show something off zero at 95 %; so two thresholds are used, and both are 
 - the correction: Holm's step-down over the p-values of a paired sign-flip test (each record's change is as likely in
   either direction when nothing changed), family-wise level 5 %. Unlike a bootstrap it stays honest on ten records.
 
-The total has moved when its interval leaves zero out and its own p is below 5 %: on few records the bootstrap alone
-finds a change in a quarter of the comparisons in which there is none. Below FEWEST_RECORDS no p can be that small.
+The total has moved as `PairedChange.moved` says. Below FEWEST_RECORDS no p can be that small.
 
-Five verdicts. *better*: the total rose beyond its interval, nothing fell, and a loss of TRADE_OFF is ruled out for
+Five verdicts. *better*: the total rose, nothing fell, and a loss of TRADE_OFF is ruled out for
 every part. *rose, loss not ruled out*: the total rose, but some part may have lost TRADE_OFF or more. *mixed*:
 something rose and something fell. *worse*: the total or a part fell and nothing rose. *no difference at this size*:
 none of these.
@@ -28,7 +27,19 @@ from typing import Any
 
 import numpy as np
 
-from scripts.eval.summary import PARTS, Record, bootstrap_interval, both_known, holm, part_values, rates, record_totals
+from scripts.eval.summary import (
+    LEVEL,
+    PARTS,
+    ROUNDING,
+    PairedChange,
+    Record,
+    both_known,
+    holm,
+    paired_change,
+    part_values,
+    rates,
+    record_totals,
+)
 
 RATES = (
     "parse_rate",
@@ -39,7 +50,6 @@ RATES = (
     "earlier_category_kept",
 )
 TESTED = (*PARTS, *RATES)
-LEVEL = 0.05  # family-wise
 POWER = 0.80
 TRADE_OFF = 0.05  # a loss of this size is what nobody wants to buy a better total with
 # By the rule of three (3/n): over fewer records not even an unbroken row of successes rules a loss of TRADE_OFF out. A
@@ -48,8 +58,6 @@ ENOUGH_RECORDS = round(3 / TRADE_OFF)
 # Of the records, and of the completions: what remains of an evaluation with more failed calls is another dev set.
 MIN_COVERAGE = 0.95
 FEWEST_RECORDS = 6  # the smallest p of n records that all changed alike is 2 / 2^n: 0.0625 for five
-FLIPS, FLIP_SEED = 10_000, 20_001
-ROUNDING = 1e-9  # a fall of 0.05 computed as 0.0499999 is one
 
 BETTER, WORSE, MIXED = "better", "worse", "mixed"
 UNPROVEN, NO_DIFFERENCE = "rose, loss not ruled out", "no difference at this size"
@@ -58,33 +66,22 @@ BAD = frozenset({WORSE, MIXED, UNPROVEN})
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(PairedChange):
     """Change of one quantity from A to B over `records` records: means before and after, of the same records.
 
-    `low` and `high` bound the mean change (95 % bootstrap, uncorrected), `p` is the sign-flip test's, `p_holm` the one
-    corrected for all quantities tested beside it (for the total: p itself). `detectable`: see the module.
+    `p_holm` is `p` corrected for all quantities tested beside it (for the total: p itself). `detectable`: see the
+    module.
     """
 
     name: str
     records: int
     before: float
     after: float
-    mean: float
-    low: float
-    high: float
-    p: float
     p_holm: float
 
     @property
     def detectable(self) -> float:
         return detectable_difference((self.high - self.low) / 2)
-
-    @property
-    def moved(self) -> int:
-        """1 or -1 where the change is beyond chance by the interval and by its own p, else 0."""
-        if self.p >= LEVEL:
-            return 0
-        return (self.low > 0) - (self.high < 0)
 
     @property
     def state(self) -> str:
@@ -110,19 +107,6 @@ def detectable_difference(half_width: float) -> float:
     """The smallest true change a 95 % interval of this half-width shows off zero in 80 % of comparisons."""
     quantile = NormalDist().inv_cdf
     return half_width * (quantile(1 - LEVEL / 2) + quantile(POWER)) / quantile(1 - LEVEL / 2)
-
-
-def sign_flip_p(differences: Sequence[float]) -> float:
-    """Two-sided p-value of the mean of paired differences: how often random signs give one as far from zero.
-
-    Monte Carlo over FLIPS draws by a fixed seed, so never below 1 / (FLIPS + 1). All zero: 1.
-    """
-    data = np.asarray([d for d in differences if d != 0], dtype=np.float64)
-    if not len(data):
-        return 1.0
-    signs = np.random.default_rng(FLIP_SEED).integers(0, 2, size=(FLIPS, len(data)), dtype=np.int8) * 2 - 1
-    reached = np.abs(signs @ data) >= abs(data.sum()) - ROUNDING
-    return float((1 + reached.sum()) / (1 + FLIPS))
 
 
 def quantity_values(records: Sequence[Record]) -> dict[str, list[float | None]]:
@@ -158,16 +142,13 @@ def changes(before: Sequence[Record], after: Sequence[Record]) -> tuple[Change, 
     for name in TESTED:
         if known := both_known(values[name], values_after[name]):
             pairs[name] = known
-    differences = {name: [y - x for x, y in known] for name, known in pairs.items()}
-    p_values = {name: sign_flip_p(values) for name, values in differences.items()}
-    corrected = holm({name: p for name, p in p_values.items() if name != "total"})
+    paired = {name: paired_change([y - x for x, y in known]) for name, known in pairs.items()}
+    corrected = holm({name: one.p for name, one in paired.items() if name != "total"})
     found = []
     for name, known in pairs.items():
-        low, high = bootstrap_interval(differences[name])
-        means = [float(np.mean(side)) for side in zip(*known, strict=True)]
-        mean = float(np.mean(differences[name]))
-        p = p_values[name]
-        found.append(Change(name, len(known), means[0], means[1], mean, low, high, p, corrected.get(name, p)))
+        one, (was, now) = paired[name], (float(np.mean(side)) for side in zip(*known, strict=True))
+        p_holm = corrected.get(name, one.p)
+        found.append(Change(**vars(one), name=name, records=len(known), before=was, after=now, p_holm=p_holm))
     return found[0], found[1:]
 
 

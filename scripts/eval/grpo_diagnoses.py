@@ -93,7 +93,9 @@ def groups_tied(run: GrpoRun) -> Found:
         return None
     reward = last_mean(run.series("reward")) if len(run.series("reward")) else None
     evidence = f"{share:.0%} of the groups of the last fifth have sigma 0"
-    remedy = "raise the temperature or --num_generations, take harder prompts, or --dynamic_sample true"
+    remedy = "raise the temperature or --num_generations, or take harder prompts"
+    if not run.arguments.get("dynamic_sample"):
+        remedy += "; --dynamic_sample true draws other prompts in their place"
     if reward is not None and reward <= -0.9:
         evidence += f", at a mean reward of {reward:.2f}: nothing parses"
         remedy = "look at a completion: with template qwen3 the prompt opens no think block; take qwen3_nothinking"
@@ -240,7 +242,7 @@ def held_out(run: GrpoRun) -> Found:
     found = held_out_change(run)
     if found is None:
         return NotJudged(name, "two evaluations in the trace, or three in the log: --val_dataset, the watch split")
-    if found.low > 0 or found.high >= found.training:
+    if found.rose or found.high >= found.training:
         return None
     evidence = (
         f"training {found.training:+.3f} over the same steps, held out {found.change:+.3f} "

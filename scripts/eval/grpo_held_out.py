@@ -6,16 +6,20 @@ import numpy as np
 
 from scripts.eval.grpo_log import GrpoRun, Series
 from scripts.eval.grpo_segments import MIN_STEPS, trend
-from scripts.eval.summary import bootstrap_interval
+from scripts.eval.summary import paired_change
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out change between early and late evaluations, with 95 % bounds, and what training did in that stretch."""
+    """Held-out change between early and late evaluations, with 95 % bounds, and what training did in that stretch.
+
+    `rose`: beyond chance.
+    """
 
     change: float
     low: float
     high: float
+    rose: bool
     training: float
     basis: str
 
@@ -35,26 +39,28 @@ def held_out_change(run: GrpoRun) -> HeldOut | None:
             differences = [
                 float(np.mean([run.watch[s][i] for s in late]) - np.mean([run.watch[s][i] for s in early])) for i in ids
             ]
-            low, high = bootstrap_interval(differences)
+            found = paired_change(differences)
             basis = f"{len(ids)} records, evaluations after {early} against {late}"
             gap = float(np.mean(late) - np.mean(early))
-            return HeldOut(float(np.mean(differences)), low, high, slope * gap, basis)
+            return HeldOut(found.mean, found.low, found.high, found.moved > 0, slope * gap, basis)
     evaluations = run.eval_series("reward")
     if len(evaluations) < 3:
         return None
-    found = trend(evaluations)
+    line = trend(evaluations)
     span = float(evaluations.steps[-1] - evaluations.steps[0])
-    return HeldOut(found.change, found.low, found.high, slope * span, f"a line through {len(evaluations)} evaluations")
+    basis = f"a line through {len(evaluations)} evaluations"
+    return HeldOut(line.change, line.low, line.high, line.low > 0, slope * span, basis)
 
 
 def best_checkpoint(run: GrpoRun) -> dict[str, object] | None:
     """The evaluation with the highest reward: its step, reward, checkpoint folder, and the steps it is tied with.
 
-    `checkpoint` is None when that step was not kept. `tied_with`: evaluations whose paired difference by record has an
-    interval that holds 0 (known only with traces). None without evaluations.
+    `checkpoint` is None when that step was not kept. `tied_with`: evaluations from which the best cannot be told by
+    record (known only with traces). None without evaluations, and where the reward changed on the way:
+    evaluations by two rewards have no best.
     """
     series: Series = run.eval_series("reward")
-    if not len(series):
+    if not len(series) or run.reward_change is not None:
         return None
     index = int(series.values.argmax())
     step = int(series.steps[index])
@@ -63,8 +69,7 @@ def best_checkpoint(run: GrpoRun) -> dict[str, object] | None:
     for other in (int(s) for s in series.steps if s != step):
         ids = sorted(run.watch.get(step, {}).keys() & run.watch.get(other, {}).keys())
         if len(ids) >= 2:
-            low, _ = bootstrap_interval([run.watch[step][i] - run.watch[other][i] for i in ids])
-            if low <= 0:
+            if paired_change([run.watch[step][i] - run.watch[other][i] for i in ids]).moved <= 0:
                 tied.append(other)
     return {
         "step": step,

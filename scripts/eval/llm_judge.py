@@ -17,7 +17,7 @@ from typing import Any
 from scripts.eval.endpoint import Call, Endpoint, Job
 from scripts.eval.endpoint_calls import CallsFile, run_jobs
 from scripts.eval.rubric import Case, wanted_audience
-from scripts.eval.summary import bootstrap_interval, needs_keywords, share
+from scripts.eval.summary import needs_keywords, paired_change, share
 from swift_plugin.reward_loader import Reward
 
 RUNS = 3
@@ -177,7 +177,7 @@ def summarise_judge(scores: Scores, label: str) -> dict[str, Any]:
 def compare_judge(scores: Scores, before: str, after: str) -> dict[str, Any]:
     """Difference after − before over the questions scored in every run on both sides, with its verdict.
 
-    "no difference" within the larger spread of the two models, or where the interval over records holds zero;
+    "no difference" within the larger spread of the two models, or where the change over records is not beyond chance;
     "no verdict" where too few questions were scored or none is shared.
     """
     summaries = [summarise_judge(scores, label) for label in (before, after)]
@@ -189,18 +189,17 @@ def compare_judge(scores: Scores, before: str, after: str) -> dict[str, Any]:
     differences = [fmean(values) for values in by_record.values()]
     covered = all((one["scored"]["share"] or 0.0) >= LEAST_COVERAGE for one in summaries)
     if not differences or not covered:
-        return {"requests": len(differences), "mean": None, "low": None, "high": None, "spread": None} | {
-            "verdict": "no verdict"
+        return {"requests": len(differences), "mean": None, "low": None, "high": None, "p": None} | {
+            "spread": None,
+            "verdict": "no verdict",
         }
-    mean, (low, high) = fmean(differences), bootstrap_interval(differences)
+    change = paired_change(differences)
     spread = max(one["spread"] for one in summaries)
-    beyond = abs(mean) > spread and (low > 0 or high < 0)
-    verdict = ("better" if mean > 0 else "worse") if beyond else "no difference"
+    direction = change.moved if abs(change.mean) > spread else 0
+    verdict = {1: "better", -1: "worse", 0: "no difference"}[direction]
     return {
         "requests": len(differences),
-        "mean": mean,
-        "low": low,
-        "high": high,
+        **vars(change),
         "spread": spread,
         "verdict": verdict,
     }

@@ -1,7 +1,7 @@
 """The demo's last word: one table for several evaluated models on one dev set, and the difference of two of them.
 
 Reads the files of eval_planner.py. The verdict line compares --after with --before by record; every part that fell is
-named in words, so that a total that rose cannot hide it. Exit 1 when the reward did not rise beyond its interval, 2 for
+named in words, so that a total that rose cannot hide it. Exit 1 when the reward did not rise beyond chance, 2 for
 files that cannot be compared: another set, store or token limit, other samples a record, a record that one side lacks.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from scripts.eval.compare_runs import check_sampling
 from scripts.eval.evaluation_files import MODES, check_comparable, json_text, load, unknown_stores
-from scripts.eval.summary import PARTS, bootstrap_interval, both_known, paired_difference, part_values
+from scripts.eval.summary import PARTS, both_known, paired_change, paired_difference, part_values
 from scripts.files import write_atomically
 
 HEADER = ("model", "decoding", "reward [95 %]", *PARTS, "format rate", "keywords where needed")
@@ -53,9 +53,7 @@ def part_changes(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[st
     for part in PARTS:
         differences = [y - x for x, y in both_known(part_values(before, part), part_values(after, part))]
         if differences:
-            low, high = bootstrap_interval(differences)
-            mean = sum(differences) / len(differences)
-            changes[part] = {"mean": mean, "low": low, "high": high, "records": len(differences)}
+            changes[part] = {**vars(paired_change(differences)), "records": len(differences)}
     return changes
 
 
@@ -82,7 +80,7 @@ def verdict(before: Mapping[str, Any], after: Mapping[str, Any], mode: str) -> d
         for part, change in changes.items()
         if change["mean"] < -FALL
     ]
-    return {"difference": difference, "parts": changes, "fell": fell, "rose": difference["low"] > 0}
+    return {"difference": vars(difference), "parts": changes, "fell": fell, "rose": difference.moved > 0}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,8 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         difference = result["difference"]
         print(
             f"{args.after} − {args.before}, {mode}: {difference['mean']:+.4f} "
-            f"[{difference['low']:+.4f}, {difference['high']:+.4f}] (paired by record, 95 % bootstrap)"
-            + ("" if result["rose"] else ": no rise beyond the interval")
+            f"[{difference['low']:+.4f}, {difference['high']:+.4f}] (paired by record, 95 % bootstrap), "
+            f"sign-flip p {difference['p']:.4f}" + ("" if result["rose"] else ": no rise beyond chance")
         )
         kept = f"no part fell by more than {FALL}, no share by more than {SHARE_FALL:.0%}"
         print("  " + ("; ".join(result["fell"]) if result["fell"] else kept))

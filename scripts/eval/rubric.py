@@ -13,7 +13,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from scripts.eval.acceptance_search import Product, Rates, budget_currency
-from scripts.eval.summary import bootstrap_interval, needs_keywords
+from scripts.eval.summary import bootstrap_interval, needs_keywords, paired_change
 from swift_plugin.reward_loader import Reward
 
 ENOUGH = 5  # items that count as a choice
@@ -306,14 +306,13 @@ def _line_summary(findings: Sequence[Finding]) -> dict[str, Any]:
 def compare(before: Sequence[Judged], after: Sequence[Judged]) -> dict[str, Any]:
     """Paired difference (after − before) of the scores over the requests judged on both sides, and its verdict.
 
-    The verdict is "better" or "worse" where the bootstrap interval leaves zero out, else "no difference".
+    The verdict is "better" or "worse" where the change is beyond chance (`PairedChange.moved`), else "no difference".
     """
     pairs = [
         (x.score, y.score) for x, y in zip(before, after, strict=True) if x.score is not None and y.score is not None
     ]
     if not pairs:
-        return {"requests": 0, "mean": None, "low": None, "high": None, "verdict": "no difference"}
-    differences = [y - x for x, y in pairs]
-    low, high = bootstrap_interval(differences)
-    verdict = "better" if low > 0 else "worse" if high < 0 else "no difference"
-    return {"requests": len(pairs), "mean": fmean(differences), "low": low, "high": high, "verdict": verdict}
+        return {"requests": 0, "mean": None, "low": None, "high": None, "p": None, "verdict": "no difference"}
+    change = paired_change([y - x for x, y in pairs])
+    verdict = {1: "better", -1: "worse", 0: "no difference"}[change.moved]
+    return {"requests": len(pairs), **vars(change), "verdict": verdict}

@@ -65,7 +65,7 @@ def analyse(records: Sequence[Record], cards: Sequence[Card], reward: Reward) ->
             "rules": paying,
             "reward_before": sum(totals) / len(totals),
             "reward_after": sum(totals_after) / len(totals_after),
-            "change": paired_difference(records, after),
+            "change": vars(paired_difference(records, after)),
         },
         "errors": errors,
         "cheaper": cheaper,
