@@ -38,6 +38,10 @@ class FlagEncoder:
         self._model = PerProcess(self._load)
         self._dim: int | None = None
 
+    def on_cpu(self) -> "FlagEncoder":
+        """The same model on the CPU: for a look at it while the GPU's memory is still to be shared out."""
+        return FlagEncoder(self.model, device="cpu", max_tokens=self._max_tokens, batch=self._batch)
+
     @property
     def dim(self) -> int:
         """Vector size, read from the model's config without loading its weights."""

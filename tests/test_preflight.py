@@ -17,10 +17,12 @@ from scripts.train import preflight, row_lengths
 from scripts.train.preflight_arguments import LOSS_TYPES
 from scripts.train.preflight_services import GROUP_PORT
 from swift_plugin.encoders import unit_rows
+from swift_plugin.flag_encoder import FlagEncoder
 from swift_plugin.settings import Settings
 from swift_plugin.stores import EdgeStore
 from tests.launch_world import LaunchWorld, build_world, clean_environment, row, write_adapter, write_rows
 from tests.small_world import build_store, encoder, golden, plan
+from tests.tiny_bge import SIZE, build_bge_folder
 
 
 @pytest.fixture(scope="module")
@@ -496,6 +498,25 @@ def test_the_vectors_in_the_store_must_be_the_encoders(
     found, printed = judge("grpo", PLANNER_STORE_DIR=str(tmp_path / "other"))
     assert found == code and said in printed, printed
     assert ("mean cosine" in printed) == (share < 1)
+
+
+@pytest.mark.slow  # imports FlagEmbedding
+def test_a_model_of_the_trainers_own_process_is_compared_with_the_store_as_well(judge: Judge, tmp_path: Path) -> None:
+    """On the CPU, and in a dry run not at all: it loads no model."""
+    titles = [f"running shoes of kind {number}" for number in range(30)]
+    own, other = (build_bge_folder(tmp_path / str(seed) / "bge-m3", titles, seed=seed) for seed in (1, 2))
+    store = EdgeStore.create(tmp_path / "store", SIZE, encoder="?")
+    store.add(FlagEncoder(str(own), device="cpu").encode(titles), [{"title": title} for title in titles])
+    store.finish()
+    (tmp_path / "store" / EdgeStore.MANIFEST).unlink()
+    variables = {"PLANNER_STORE_DIR": str(tmp_path / "store"), "PLANNER_EMBED_MODEL": str(own)}
+    code, printed = judge("grpo", **variables)
+    assert code == 0 and "loading bge-m3 on the CPU" in printed and "cosine" not in printed, printed
+    variables["PLANNER_EMBED_MODEL"] = str(other)
+    code, printed = judge("grpo", **variables)
+    assert code == 2 and "the vectors in the store are not those of bge-m3" in printed, printed
+    code, printed = judge("grpo", options=("--dry-run",), **variables)
+    assert code == 0 and "loading" not in printed, printed
 
 
 def test_a_store_that_is_down_stops_a_run_but_not_a_dry_run(judge: Judge) -> None:

@@ -1,11 +1,13 @@
 """Was a store filled by this encoder? Two encoders' vectors in one search find nothing, and nobody says so."""
 
+import sys
 from statistics import fmean
 
 import numpy as np
 
 from scripts.catalog.point_survey import points_of
 from swift_plugin.encoders import Encoder
+from swift_plugin.flag_encoder import FlagEncoder
 from swift_plugin.stores import EdgeStore, QdrantStore, StoreError
 
 # Points: the first page of ids, which are hashes of content and so spread over the catalogue; few enough for a slow
@@ -43,6 +45,18 @@ def check_same_encoder(encoder: Encoder, store: EdgeStore | QdrantStore) -> None
                 f" there whose cosine with that of {encoder.name} is {cosine:.3f}. Set the encoder that filled it, or"
                 " name a new store"
             )
+
+
+def check_before_search(encoder: Encoder, store: EdgeStore | QdrantStore) -> str | None:
+    """`check_related` for a process that loads models later.
+
+    An encoder of this process is loaded on the CPU for it and dropped: on the GPU it would take the memory that the
+    planner's engine, or a rank, is about to measure.
+    """
+    if isinstance(encoder, FlagEncoder):
+        print(f"loading {encoder.name} on the CPU: were the store's vectors made by it?", file=sys.stderr, flush=True)
+        encoder = encoder.on_cpu()
+    return check_related(encoder, store)
 
 
 def check_related(encoder: Encoder, store: EdgeStore | QdrantStore) -> str | None:

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from scripts.catalog.filled_by import check_related
+from scripts.catalog.filled_by import check_before_search
 from scripts.eval.endpoint import DEFAULT_CONCURRENCY, Endpoint
 from scripts.eval.endpoint_calls import (
     CallsFile,
@@ -38,7 +38,6 @@ from scripts.eval.summary import share, spread, summarise
 from scripts.eval.tiers import tiers
 from scripts.files import write_atomically
 from swift_plugin.encoders import Encoder, EncoderError
-from swift_plugin.flag_encoder import FlagEncoder
 from swift_plugin.prompts import system_prompt
 from swift_plugin.rollout_env import RolloutEnv
 from swift_plugin.settings import PROMPT_STYLES, Settings
@@ -154,11 +153,10 @@ def open_env(settings: Settings, data: Path, rows: Sequence[Row]) -> tuple[Rollo
 def check_search(store: EdgeStore | QdrantStore, encoder: Encoder) -> tuple[StoreInfo, str]:
     """The store fits the encoder and was filled by it: what it holds, and the digest of its titles.
 
-    Raises StoreError or EncoderError. A FlagEncoder is not asked for vectors: loaded now, it would take the GPU memory
-    that the planner's engine is about to measure.
+    Raises StoreError or EncoderError.
     """
     info = check_store(store, encoder)
-    if not isinstance(encoder, FlagEncoder) and (remark := check_related(encoder, store)):
+    if remark := check_before_search(encoder, store):
         print(remark, file=sys.stderr)
     return info, titles_digest(store)
 

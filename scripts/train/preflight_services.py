@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from scripts.catalog.filled_by import check_related
+from scripts.catalog.filled_by import check_before_search
 from scripts.train.launch_facts import Findings, Launch
 from scripts.train.parity_file import load_report, report_faults, utc_now
 from swift_plugin.encoders import EncoderError, make_encoder
@@ -52,8 +52,8 @@ def check_rollout_env(launch: Launch, reward: Reward, found: Findings) -> None:
         points = info.points
         found.facts["store"] = f"{info.kind} {info.name} ({info.points:,} points of size {info.vector_size})"
         found.facts["encoder"] = encoder.name
-        # A model in this process would have to be loaded for it; the plugin loads it minutes later anyway.
-        if not isinstance(encoder, FlagEncoder) and (remark := check_related(encoder, store)):
+        loads = isinstance(encoder, FlagEncoder) and launch.dry_run  # a dry run loads no model
+        if not loads and (remark := check_before_search(encoder, store)):
             found.warn(remark)
     except (StoreError, EncoderError) as error:
         if isinstance(error.__cause__, RetryBudgetError):  # a service that is not up
