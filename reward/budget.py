@@ -57,6 +57,7 @@ MOST_IN_A_LOT = 20  # 十块五个 is a lot, 五百块两双 a price
 MOST_PIECES = 200
 LARGEST_SIZE = 50  # 42欧 is a European size, 80欧 a price
 LONGEST_RUN = 64  # numeral characters in a row beyond which a run is junk
+LARGEST_SUM = 10**18  # what is beyond it is a joke or a slip (一亿亿), never a sum
 MOST_CANDIDATES = 32  # more sums than this in one turn is a price list: nobody's budget
 _EITHER = re.compile(r"(?:、|或者?)")
 _RANGE = re.compile(r"(?:到|至|-{1,2}|~{1,2}|—{1,2}|–|―|、|或者?)")
@@ -137,7 +138,7 @@ def _sums(text: str) -> list[_Sum]:
     """Every number with what belongs to it: currency before and after, 多 and 来, small change."""
     whole = WHOLE_CENTS.fullmatch(text)
     if whole:
-        return [_cents(whole)]
+        return _cents(whole)
     sums: list[_Sum] = []
     place = START.search(text)
     while place and len(sums) <= 4 * MOST_CANDIDATES:
@@ -146,20 +147,23 @@ def _sums(text: str) -> list[_Sum]:
             run = _NUMERAL_RUN.match(text, place.start())
             next_start = run.end() if run and run.end() - run.start() > LONGEST_RUN else place.start() + 1
         else:
-            sums.append(one)
+            if one.high < LARGEST_SUM:
+                sums.append(one)
             next_start = one.end
         place = START.search(text, next_start)
     return sums
 
 
-def _cents(whole: "re.Match[str]") -> _Sum:
+def _cents(whole: "re.Match[str]") -> list[_Sum]:
+    """The sum that a text of nothing but 分 states; none where its numeral is no number (零百分)."""
     if whole["half"]:
         value = Decimal("1.5")
     else:
         numeral = read_numeral(whole.string, 0, COUNTED)
-        assert numeral is not None  # the pattern holds a numeral
+        if numeral is None:
+            return []
         value = numeral.low / 100
-    return _Sum(0, whole.end(), value, value, 1, False, None, True, Numeral(whole.end(), value, value))
+    return [_Sum(0, whole.end(), value, value, 1, False, None, True, Numeral(whole.end(), value, value))]
 
 
 def _sum_at(text: str, start: int) -> _Sum | None:

@@ -74,10 +74,12 @@ def normalise(text: str) -> str:
 
 def step(value: Decimal) -> Decimal:
     """The size of the last place that is said: what 多 may add (3000: 1000, 250: 10, 1.5: 1)."""
-    size = Decimal(1)
-    while value and value % (size * 10) == 0:
+    if value != value.to_integral_value():
+        return Decimal(1)
+    whole, size = int(value), 1  # exact whatever its length, where Decimal's % is not
+    while whole and whole % (size * 10) == 0:
         size *= 10
-    return size
+    return Decimal(size)
 
 
 def read_numeral(text: str, start: int, stops: "re.Pattern[str]") -> Numeral | None:

@@ -335,3 +335,19 @@ def test_the_table_tells_a_wrong_row(tmp_path: Path) -> None:
     assert done.returncode == 1 and "WRONG" in done.stdout
     done = subprocess.run([*command, str(tmp_path / "none")], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_a_numeral_that_is_no_number_before_cents_is_no_sum() -> None:
+    numerals = "零一二两三九十百千万亿几数0"
+    for count in (1, 2, 3):
+        for one in product(numerals, repeat=count):
+            parse_budget("".join(one) + "分")
+    assert parse_budget("零百分").candidates == () and parse_budget("五十分").amount == 0.5
+
+
+@pytest.mark.parametrize(
+    "text", ["预算一亿亿亿亿多块", "1亿亿亿亿亿多块的包", "亿" * 59 + "多块", "9" * 15 + "亿亿亿元以内"]
+)
+def test_a_number_beyond_every_price_is_no_sum(text: str) -> None:
+    found = parse_budget(text)
+    assert found.amount is None and found.candidates == ()
