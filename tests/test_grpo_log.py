@@ -158,6 +158,26 @@ def test_a_step_scored_again_by_a_resumed_run_is_that_of_the_later_process(
     assert read(tmp_path).steps[1].metrics["planner/parse_failures"] == failures, reason
 
 
+def test_the_rows_of_a_rank_that_the_resumed_run_lacks_go_with_its_launch(tmp_path: Path) -> None:
+    """Two ranks up to step 9, then one, resumed after step 4: what the other said of 4 to 9 is history."""
+
+    def of(first: int, last: int, started: float, total: float, exact: bool) -> list[dict[str, Any]]:
+        lines = [trace_line(step, "train", "a", total, exact) for step in range(first, last)]
+        lines += [trace_line(step, "watch", "w", total) for step in (4, 8, 12) if first < step <= last]
+        return [{**line, "started": started} for line in sorted(lines, key=lambda line: line["step"])]
+
+    write_run(tmp_path, rows(12))
+    resumed = of(4, 12, 900.0, 0.9, True)
+    write_jsonl(tmp_path / "reward_trace.rank0.jsonl", of(0, 10, 7.0, 0.2, False) + resumed)
+    write_jsonl(tmp_path / "reward_trace.rank1.jsonl", of(0, 10, 9.5, 0.2, False))
+    run = read(tmp_path)
+    assert run.series("planner/format_rate").values.tolist() == [0] * 4 + [1] * 8
+    assert run.watch == {4: {"w": pytest.approx(0.2)}, 8: {"w": 0.9}, 12: {"w": 0.9}}
+    # a rank that the first launch lacked takes nothing back but what rank 0 does
+    write_jsonl(tmp_path / "reward_trace.rank1.jsonl", of(4, 12, 905.0, 0.9, False))
+    assert read(tmp_path).series("planner/format_rate").values.tolist() == [0] * 4 + [0.5] * 8
+
+
 def launch(folder: Path, name: str, field: float, resumed: int | None = None, sha256: str = "a") -> None:
     """A manifest; `resumed`: the checkpoint it went on from."""
     arguments = {} if resumed is None else {"resume_from_checkpoint": str(folder / f"checkpoint-{resumed}")}

@@ -326,15 +326,20 @@ def _numbers(row: Mapping[str, Any], left_out: Counter[str], prefix: str) -> dic
     return numbers
 
 
-def _passes(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[int, list[Mapping[str, Any]]], dict[int, list[Any]]]:
-    """The plugin's rows by its own step, train and other splits apart; a resumed run's later pass wins.
+Launch = tuple[float, int]  # when a process began, and its first training step
+Rows = dict[int, list[Mapping[str, Any]]]
+
+
+def _passes(rows: Iterable[Mapping[str, Any]]) -> tuple[Rows, Rows, list[Launch]]:
+    """The plugin's rows by its own step, train and other splits apart; a resumed run's later pass wins. The launches.
 
     One process may score a step several times (`--dynamic_sample`): all of it counts. Another process, by `started`,
     scores the step that the first one was killed in again. Rows of older logs have no `started`: only a step that
     goes back tells the passes apart there.
     """
-    trains: dict[int, list[Mapping[str, Any]]] = {}
-    others: dict[int, list[Any]] = {}
+    trains: Rows = {}
+    others: Rows = {}
+    launches: list[Launch] = []
     last, started = -1, None
     for row in rows:
         step = row["step"]
@@ -342,13 +347,26 @@ def _passes(rows: Iterable[Mapping[str, Any]]) -> tuple[dict[int, list[Mapping[s
             others.setdefault(step, []).append(row)
             continue
         if step < last or row.get("started") != started:
+            if row.get("started") is not None and row.get("started") != started:
+                launches.append((row["started"], step))
             for old in [old for old in trains if old >= step]:
                 del trains[old]
             for old in [old for old in others if old > step]:  # the evaluation after `step` updates still stands
                 del others[old]
         trains.setdefault(step, []).append(row)
         last, started = step, row.get("started")
-    return trains, others
+    return trains, others, launches
+
+
+def _taken_back(launches: Sequence[Launch], row: Mapping[str, Any], step: int) -> bool:
+    """Whether a later launch, by rank 0, began before `step`: a rank that this one lacks could not say so itself.
+
+    The ranks of a launch begin within seconds of each other, so a row is of the launch begun nearest to its process.
+    """
+    if row["started"] is None or not launches:
+        return False
+    mine = min(range(len(launches)), key=lambda index: abs(launches[index][0] - row["started"]))
+    return any(first <= step for _, first in launches[mine + 1 :])
 
 
 def _plugin_steps(folder: Path) -> dict[int, dict[str, float]]:
@@ -356,7 +374,7 @@ def _plugin_steps(folder: Path) -> dict[int, dict[str, float]]:
     file = folder / STEP_LOG
     if not file.is_file():
         return {}
-    trains, _ = _passes(_rows(file, Counter()))
+    trains, _, _ = _passes(_rows(file, Counter()))
     return {step + 1: _one_line(rows) for step, rows in trains.items()}
 
 
@@ -383,15 +401,19 @@ def _add_traces(
     trains: dict[int, list[tuple[ScoredRow, bool]]] = {}
     rewards: dict[int, set[str]] = {}
     totals: dict[int, dict[str, list[float]]] = {}
-    for files in trace_files(folder).values():
+    launches: list[Launch] = []
+    for rank, files in trace_files(folder).items():  # rank 0 first
         lines = (line for file in files for line in _rows(file, Counter()))
-        by_step, others = _passes(map(_slim, lines))
+        by_step, others, begun = _passes(map(_slim, lines))
+        launches = begun if rank == 0 else launches
         for step, rows in by_step.items():
-            trains.setdefault(step + 1, []).extend((row["scored"], row["exact"]) for row in rows)
-            rewards.setdefault(step + 1, set()).update(row["reward"] for row in rows if row["reward"])
+            if standing := [row for row in rows if not _taken_back(launches, row, step)]:
+                trains.setdefault(step + 1, []).extend((row["scored"], row["exact"]) for row in standing)
+                rewards.setdefault(step + 1, set()).update(row["reward"] for row in standing if row["reward"])
         for step, rows in others.items():
             for row in rows:
-                totals.setdefault(step, {}).setdefault(row["scored"].group, []).append(row["scored"].total)
+                if not _taken_back(launches, row, step - 1):  # the evaluation after a launch's checkpoint still stands
+                    totals.setdefault(step, {}).setdefault(row["scored"].group, []).append(row["scored"].total)
     for step, pairs in trains.items():
         stats = step_stats([scored for scored, _ in pairs])
         line = {PLUGIN + name: float(getattr(stats, name)) for name in stats.__dataclass_fields__}
