@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from swift_plugin.encoders import retry_after_s
-from swift_plugin.retry import TRANSIENT_STATUS, TransientError, is_loopback
+from swift_plugin.retry import TRANSIENT_STATUS, TransientError, is_loopback, whole_answer_hooks
 
 KEY_VARIABLE = "PLANNER_API_KEY"
 NO_KEY = "EMPTY"  # what servers that ask for no key are given by convention; the client insists on one
@@ -80,7 +80,7 @@ def open_client(base_url: str, key: str | None) -> Any:
         base_url=base_url,
         api_key=key or NO_KEY,
         max_retries=0,  # retries are ours: the library's own would multiply with them
-        http_client=httpx.Client(trust_env=not is_loopback(base_url)),
+        http_client=httpx.Client(trust_env=not is_loopback(base_url), event_hooks=whole_answer_hooks()),
     )
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from commands import run
 from faulty_http import Fault
 from small_world import REWARD_FILE, TEXT, TITLES, build_store, golden, plan
 
-from scripts.eval.eval_planner import main
+from scripts.eval.eval_planner import main, read_rows
 from scripts.eval.evaluation_files import load
 from swift_plugin.prompts import build_messages
 
@@ -295,7 +296,11 @@ def test_transient_faults_are_retried_within_the_budget(store: Path, tmp_path: P
     ],
 )
 def test_wrong_use_ends_with_2_and_says_what_to_do(
-    arguments: list[str], message: str, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+    store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     data = write_rows(tmp_path / "dev.jsonl", [row(1)])
@@ -309,6 +314,36 @@ def test_wrong_use_ends_with_2_and_says_what_to_do(
     printed = capsys.readouterr()
     assert code == 2
     assert message in printed.err and "Traceback" not in printed.err and "hunter2" not in printed.out + printed.err
+
+
+def test_an_answer_that_trickles_in_is_a_failed_call_within_the_budget(store: Path, tmp_path: Path) -> None:
+    """A gateway that keeps a connection alive with blanks would hold an evaluation, and its latency, for ever."""
+    data = write_rows(tmp_path / "dev.jsonl", [row(number) for number in range(2)])
+    with ChatServer(lambda model, text, count: GOOD) as server:
+        server.fail(*[Fault(trickle_s=20)] * 5)
+        evaluate(
+            server, data, tmp_path / "e", store, "--concurrency", "1", code=2,
+            PLANNER_RETRY_SECONDS="2", PLANNER_REQUEST_SECONDS="1",
+        )  # fmt: skip
+    assert "no answer within 1 s" in (tmp_path / "e.calls.jsonl").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"id": "宽"}\n'.encode("gbk"), "dev.jsonl:1: no UTF-8 (byte 0xbf): save it as UTF-8"),
+        (b"3\n", "dev.jsonl:1: no JSON object"),
+        (b"[" * 100_000, "dev.jsonl:1: no JSON"),
+        ({"id": ["a"]}, "dev.jsonl:1: id is ['a']"),
+        ({"messages": []}, "dev.jsonl:1: messages is []"),
+        ({"messages": [{"role": "system"}]}, "dev.jsonl:1: messages is"),
+    ],
+)
+def test_a_bad_set_names_its_line(content: bytes | dict[str, Any], said: str, tmp_path: Path) -> None:
+    data = tmp_path / "dev.jsonl"
+    data.write_bytes(content if isinstance(content, bytes) else json.dumps({**row(1), **content}).encode())
+    with pytest.raises(ValueError, match=re.escape(said)):
+        read_rows(data)
 
 
 def test_a_set_with_an_id_twice_is_refused(store: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_a_broken_line_is_named_and_the_end_is_no_line(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\n[2]\n')
     assert list(json_lines(path)) == [(1, {"a": 1}), (2, [2])]
     path.write_text('{"a": 1}\n\n{"a": 2')
-    with pytest.raises(ValueError, match=r"rows.jsonl:2: no JSON"):
+    with pytest.raises(ValueError, match=r"rows.jsonl:3: no JSON"):
         list(json_lines(path))
 
 

@@ -318,7 +318,7 @@ def test_many_bad_rows_are_counted_not_listed(judge: Judge, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("", "is empty"), ("{]\n", ":1 is no JSON"), ("[1]\n", "no JSON object but list")]
+    ("content", "said"), [("", "is empty"), ("{]\n", ":1: no JSON"), ("[1]\n", "no JSON object but list")]
 )
 def test_a_file_that_is_no_set_is_refused(judge: Judge, tmp_path: Path, content: str, said: str) -> None:
     path = tmp_path / "set.jsonl"

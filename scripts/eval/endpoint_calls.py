@@ -15,7 +15,7 @@ from scripts.eval.endpoint import Call, Endpoint, Job, ask_all
 from scripts.eval.evaluation_files import jsonl
 from scripts.eval.generate import MAX_NEW_TOKENS
 from scripts.eval.summary import share
-from scripts.files import write_atomically
+from scripts.files import utf8_text, write_atomically
 
 Row = Mapping[str, Any]
 
@@ -47,11 +47,11 @@ class CallsFile:
         self.failed += call.completion is None
 
     def _read(self, header: Mapping[str, Any]) -> None:
-        text = self.path.read_text(encoding="utf-8")
+        text = utf8_text(self.path)
         whole = text[: text.rfind("\n") + 1]  # a killed run may leave half a line: that call is asked again
         if whole != text:
             write_atomically(self.path, whole)
-        lines = whole.splitlines()
+        lines = whole.split("\n")[:-1]
         try:
             rows = [json.loads(line) for line in lines]
             calls = [Call(**row) for row in rows[1:]]

@@ -11,7 +11,6 @@ OUT.summary.json, which holds the sha256 of both. Existing ones are never overwr
 
 import argparse
 import hashlib
-import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +35,7 @@ from scripts.eval.generate import BACKENDS, MAX_NEW_TOKENS, SAMPLE_TOP_K, LocalM
 from scripts.eval.store_titles import titles_digest
 from scripts.eval.summary import share, spread, summarise
 from scripts.eval.tiers import tiers
-from scripts.files import write_atomically
+from scripts.files import json_lines, write_atomically
 from swift_plugin.encoders import Encoder, EncoderError
 from swift_plugin.prompts import system_prompt
 from swift_plugin.rollout_env import RolloutEnv
@@ -45,7 +44,15 @@ from swift_plugin.stores import EdgeStore, QdrantStore, StoreError, StoreInfo, c
 
 DEFAULT_SEED = 42
 SAMPLE_KEYS = ("completion", "plan", "issues", "search", "titles", "breakdown")
-COLUMNS = ("id", "messages", "text", "family", "split", "golden_json")
+# What evaluation needs of a row, and when it will do; the golden record is judged by the reward.
+COLUMNS: Mapping[str, Callable[[Any], bool]] = {
+    "id": lambda value: isinstance(value, str) and value != "",
+    "messages": lambda value: isinstance(value, list) and bool(value) and all(map(_is_message, value)),
+    "text": lambda value: isinstance(value, str),
+    "family": lambda value: isinstance(value, str),
+    "split": lambda value: isinstance(value, str),
+    "golden_json": lambda value: value is not None,
+}
 NOTICE = "scored with the default weights and no gates, whatever PLANNER_REWARD_WEIGHTS and PLANNER_REWARD_GATES say"
 
 Row = Mapping[str, Any]
@@ -62,19 +69,22 @@ class NoCompletion(ValueError):
         self.failures = failures
 
 
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
+
+
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a prompt set; raises ValueError naming line and column when one lacks what evaluation needs."""
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{path}:{number} is no JSON ({error})") from None
+    for number, row in json_lines(path):
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}:{number}: no JSON object; make the set with scripts/data/")
         missing = [name for name in COLUMNS if name not in row]
         if missing:
             raise ValueError(f"{path}:{number}: no column {', '.join(missing)}; make the set with scripts/data/")
+        wrong = [name for name, right in COLUMNS.items() if not right(row[name])]
+        if wrong:
+            raise ValueError(f"{path}:{number}: {wrong[0]} is {row[wrong[0]]!r:.60}; make the set with scripts/data/")
         rows.append(row)
     if not rows:
         raise ValueError(f"{path} is empty")
@@ -92,9 +102,7 @@ def prompt_of(rows: Sequence[Row]) -> str:
     return "sha256:" + hashlib.sha256("\n".join(sorted(systems)).encode()).hexdigest()
 
 
-def score_records(
-    env: RolloutEnv, rows: Sequence[Row], completions: Sequence[Sequence[str]]
-) -> list[dict[str, Any]]:
+def score_records(env: RolloutEnv, rows: Sequence[Row], completions: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     """One record a row with its scored samples; every completion of a row is judged by the row's golden."""
     flat = [(row, text) for row, texts in zip(rows, completions, strict=True) for text in texts]
     env.score(
@@ -267,9 +275,7 @@ def local_answers(args: argparse.Namespace, rows: Sequence[Row], model: LocalMod
         label = f"{args.out.name} {mode}"
         cut = args.max_new_tokens or MAX_NEW_TOKENS
         top_k = SAMPLE_TOP_K[model.backend]
-        found = generate(
-            engine, prompts, samples=samples, seed=args.seed, label=label, max_new_tokens=cut, top_k=top_k
-        )
+        found = generate(engine, prompts, samples=samples, seed=args.seed, label=label, max_new_tokens=cut, top_k=top_k)
         return found, {}
 
     return answers
@@ -303,7 +309,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", required=True, help="model folder or hub name; with --endpoint its name there")
     parser.add_argument("--adapter", help="LoRA adapter folder on top of a local model")
     parser.add_argument("--backend", choices=BACKENDS, help=f"what runs a local model (default {BACKENDS[0]})")
-    parser.add_argument("--endpoint", metavar="URL", help="base URL of an OpenAI-compatible API, as http://host:8000/v1")
+    parser.add_argument(
+        "--endpoint", metavar="URL", help="base URL of an OpenAI-compatible API, as http://host:8000/v1"
+    )
     parser.add_argument(
         "--concurrency", type=int, help=f"calls to the endpoint at a time (default {DEFAULT_CONCURRENCY})"
     )

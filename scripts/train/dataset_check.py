@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scripts.files import json_lines
 from swift_plugin.prompts import system_prompt
 from swift_plugin.reward_loader import Reward
 from swift_plugin.settings import PROMPT_STYLES
@@ -87,24 +88,20 @@ def local_path(argument: str) -> Path:
 def load(argument: str) -> Dataset:
     """Read a JSONL set; raises DatasetError naming the line that is no JSON object, or an empty file."""
     path = local_path(argument)
-    data = path.read_bytes()
     rows = []
-    for number, line in enumerate(data.decode("utf-8", errors="replace").split("\n"), start=1):
-        if not line.strip():
-            continue  # the end of the file
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DatasetError(f"{path}:{number} is no JSON ({error}): the set needs one JSON object a line") from None
-        if not isinstance(row, dict):
-            raise DatasetError(f"{path}:{number} is no JSON object but {type(row).__name__}")
-        rows.append(row)
+    try:
+        for number, row in json_lines(path):
+            if not isinstance(row, dict):
+                raise DatasetError(f"{path}:{number} is no JSON object but {type(row).__name__}")
+            rows.append(row)
+    except ValueError as error:
+        raise DatasetError(f"{error}: the set needs one JSON object a line") from None
     if not rows:
         raise DatasetError(f"{path} is empty: make it again with the scripts under scripts/data")
     limit = argument.rpartition("#")[2] if str(path) != argument else ""
     if limit and not limit.isdigit():
         raise DatasetError(f"{argument}: after # stands how many rows to take, as {path}#500")
-    return Dataset(path, tuple(rows), hashlib.sha256(data).hexdigest(), int(limit) if limit else None)
+    return Dataset(path, tuple(rows), hashlib.sha256(path.read_bytes()).hexdigest(), int(limit) if limit else None)
 
 
 def problems(dataset: Dataset, purpose: str, reward: Reward, style: str) -> list[str]:
