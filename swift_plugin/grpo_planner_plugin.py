@@ -22,7 +22,7 @@ from swift.rewards import ORM, orms
 
 from swift_plugin.completions import completion_text
 from swift_plugin.reward_loader import Breakdown
-from swift_plugin.rollout_env import TRAIN_SPLIT, RolloutEnv
+from swift_plugin.rollout_env import SPLITS, TRAIN_SPLIT, RolloutEnv
 from swift_plugin.settings import Settings
 from swift_plugin.step_stats import ScoredRow, step_stats
 
@@ -68,6 +68,11 @@ class BatchScorer:
     def _score(self, texts: list[str], columns: dict[str, Any]) -> list[Breakdown]:
         step = int(columns["trainer_state"].global_step) if columns.get("trainer_state") is not None else 0
         splits, ids = list(columns["split"]), [str(row_id) for row_id in columns["id"]]
+        if wrong := [split for split in splits if split not in SPLITS]:
+            raise ValueError(
+                f"row {ids[splits.index(wrong[0])]}: split is {wrong[0]!r}, wanted one of {', '.join(SPLITS)}: rows of"
+                " train are scored with the training's weights and gates, all others as an evaluation"
+            )
         if None in columns["id"]:
             raise ValueError("a row has no id: the groups of a step are told apart by it; give every row one")
         started = time.perf_counter()

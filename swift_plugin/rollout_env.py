@@ -17,6 +17,7 @@ from swift_plugin.stores import Store, make_store
 from swift_plugin.trace import TraceWriter, trace_path
 
 TRAIN_SPLIT = "train"
+SPLITS = (TRAIN_SPLIT, "watch", "dev92", "test")
 CACHE_SIZE = 20_000  # searches, with their titles some 50 MB
 # A plan may hold 8,000 characters of keywords. Encoders cut long texts or, worse, refuse them, and model
 # output must never stop a run, so the search string is bounded here. 512 characters are 80 English words.
@@ -230,6 +231,8 @@ class RolloutEnv:
             if search in self._cache:
                 self._cache.move_to_end(search)
                 titles[search] = self._cache[search]
+            elif not self.reward.words(search):  # cut off before its first word: some encoders refuse it
+                titles[search] = []
             else:
                 missing.append(search)
         stats["searches_distinct"], stats["cache_hits"] = len(titles) + len(missing), len(titles)

@@ -91,6 +91,14 @@ def test_a_batch_without_a_column_stops_the_run(run_dir: Path, column: str) -> N
         reward(list(BATCH), **{key: value for key, value in columns(4).items() if key != column})
 
 
+@pytest.mark.parametrize("split", ["Train", "training ", None, 3])
+def test_a_split_that_is_none_stops_the_run(run_dir: Path, split: Any) -> None:
+    """Taken for an evaluation, its rows would be trained on with the default weights."""
+    reward = make(run_dir)["planner_reward"]
+    with pytest.raises(ValueError, match="row b: split is .* wanted one of train, watch, dev92, test"):
+        reward(list(BATCH), **{**columns(4), "split": ["train", "train", split, split]})
+
+
 def test_a_wrong_weight_stops_the_run_before_a_completion(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLANNER_REWARD_WEIGHTS", "retreival=0.5")
     with pytest.raises(ValueError, match="retreival"):

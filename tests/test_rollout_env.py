@@ -175,6 +175,14 @@ def test_a_search_without_any_word_finds_nothing_and_asks_nothing(folder: Path) 
     assert store.batches == [2]
 
 
+def test_a_search_that_is_cut_off_before_its_first_word_is_asked_of_nobody(env: RolloutEnv) -> None:
+    """No model output may stop a run: an endpoint answers 400 for a text without a word."""
+    score(env, [plan("-" * SEARCH_CHARS + "shoe"), STRONG])
+    assert [len(row["titles"]) for row in env.last_rows] == [0, 20]
+    assert env.encoder.batches == [[env.last_rows[1]["search"]]]
+    assert env.last_stats["empty_keywords"] == 0
+
+
 def environment_like(env: RolloutEnv, store: EdgeStore) -> RolloutEnv:
     return RolloutEnv(env.reward, env.encoder, store, weights=env.weights, gates=env.gates)
 

@@ -32,9 +32,10 @@ from scripts.data.gate_checks import (
 from scripts.data.gate_corpus import HeldOut, Seen, coverage_findings
 from scripts.data.gate_profile import profile, profile_table
 from scripts.data.gate_splits import assign_splits
-from scripts.data.sessions import SPLITS, Session, is_anchor, turn_texts, write_report, write_rows
+from scripts.data.sessions import Session, is_anchor, turn_texts, write_report, write_rows
 from scripts.files import json_lines
 from swift_plugin.cards import DEFAULT_CARDS, Card, load_cards
+from swift_plugin.rollout_env import SPLITS
 from swift_plugin.settings import CHECKOUT
 
 DEFAULT_ANCHORS = CHECKOUT / "data" / "anchors.jsonl"

@@ -19,12 +19,12 @@ from typing import Any
 
 from reward.planner_reward import parse_golden
 from scripts.files import json_lines, write_atomically
+from swift_plugin.rollout_env import SPLITS
 
 Session = dict[str, Any]
 
 SOURCES = ("handwritten", "log", "template", "llm")
 ANCHOR_SOURCES = ("handwritten", "log")  # worded by people: they are reported on, and nothing is trained on them
-SPLITS = ("train", "watch", "dev92", "test")
 SESSION_KEYS = ("id", "source", "family", "card", "split", "dimensions", "turns")
 TURN_KEYS = ("text", "golden", "plan")
 PLAN_HINT_KEYS = ("keywords", "exclude_terms")
@@ -96,8 +96,10 @@ def _plan_faults(plan: Any, text: str) -> list[str]:
         return [f"plan: exclude_terms must be a list, found {plan['exclude_terms']!r}"]
     faults = []
     for term in plan["exclude_terms"]:
-        if not isinstance(term, dict) or set(term) != {"word", "evidence"} or not all(
-            isinstance(value, str) and value.strip() for value in term.values()
+        if (
+            not isinstance(term, dict)
+            or set(term) != {"word", "evidence"}
+            or not all(isinstance(value, str) and value.strip() for value in term.values())
         ):
             faults.append(f"plan: an exclusion is {{word, evidence}}, both text, found {term!r}")
         elif term["evidence"] not in text:
