@@ -16,6 +16,7 @@ from swift_plugin.retry import (
     RetryBudgetError,
     TransientError,
     is_loopback,
+    quoted,
     whole_answer_hooks,
     with_retries,
 )
@@ -241,9 +242,7 @@ class EndpointEncoder:
             413: "Lower PLANNER_EMBED_BATCH.",
         }
         way = ways.get(response.status_code, "Check PLANNER_EMBED_MODEL; lower PLANNER_EMBED_BATCH.")
-        said = response.text[:200]
-        if self._api_key:
-            said = said.replace(self._api_key, "***")  # some servers quote the key they refuse
+        said = quoted(response.text, self._api_key)
         return f"{self._where()} refused the request: HTTP {response.status_code} {said!r}. {way}"
 
     def _where(self) -> str:

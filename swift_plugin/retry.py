@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from swift_plugin.settings import MASK
+
 logger = logging.getLogger(__name__)
 
 FIRST_DELAY_S = 0.25  # doubled after each try
@@ -94,6 +96,15 @@ class _WholeAnswer(httpx.SyncByteStream):
 
     def close(self) -> None:
         self._stream.close()
+
+
+def quoted(answer: str, key: str | None) -> str:
+    """The first 200 characters of a server's answer, for an error: some servers quote the key they refuse.
+
+    >>> quoted("no such key: k-1", "k-1")
+    'no such key: ***'
+    """
+    return (answer.replace(key, MASK) if key else answer)[:200]  # masked first: a cut key would not be found
 
 
 def is_loopback(url: str) -> bool:

@@ -23,6 +23,7 @@ DEFAULT_EMBED_MODEL = "bge-m3"
 DEFAULT_EMBED_BATCH = 64  # texts a request; some endpoints take less (DashScope 10, TEI 32)
 DEFAULT_RETRY_SECONDS = 60.0
 DEFAULT_REQUEST_SECONDS = 20.0
+MOST_SECONDS = 86_400  # a day
 PROMPT_STYLES = ("full", "short")
 MASK = "***"
 
@@ -145,14 +146,14 @@ class Settings:
         def read(name: str, parse: Callable[[str, str], Any], default: Any) -> Any:
             return parse(name, values[name]) if name in values else default
 
-        embed_url = read("PLANNER_EMBED_URL", check_url, None)
+        embed_url = read("PLANNER_EMBED_URL", _embed_url, None)
         return cls(
             reward_file=read("PLANNER_REWARD_FILE", _path, cls.reward_file),
             embed_url=embed_url,
             embed_model=values.get("PLANNER_EMBED_MODEL", DEFAULT_EMBED_MODEL if embed_url else None),
             embed_api_key=read("PLANNER_EMBED_API_KEY", check_key, None),
             embed_batch=read("PLANNER_EMBED_BATCH", _count, cls.embed_batch),
-            qdrant_url=read("QDRANT_URL", check_url, None),
+            qdrant_url=read("QDRANT_URL", _qdrant_url, None),
             qdrant_api_key=read("QDRANT_API_KEY", check_key, None),
             collection=read("QDRANT_COLLECTION", _collection, cls.collection),
             store_dir=read("PLANNER_STORE_DIR", _path, cls.store_dir),
@@ -177,19 +178,29 @@ def _path(name: str, value: str) -> Path:
     return Path(value).expanduser().absolute()
 
 
-def check_url(name: str, value: str) -> str:
-    """The URL without a last slash; ValueError names the variable, never a key in the value."""
+def _embed_url(name: str, value: str) -> str:
+    return check_url(name, value, "PLANNER_EMBED_API_KEY")
+
+
+def _qdrant_url(name: str, value: str) -> str:
+    return check_url(name, value, "QDRANT_API_KEY")
+
+
+def check_url(name: str, value: str, key_variable: str) -> str:
+    """The URL without a last slash; ValueError names the variable and where a key belongs, never one in the value."""
     remedy = "give it as http://host:port or https://host"
+    if not value.isprintable() or any(map(str.isspace, value)):
+        raise ValueError(f"{name} holds a space or a control character; {remedy}")
     if any(mark in value for mark in "@?#"):  # before urllib looks: it takes part of some passwords for a path
         raise ValueError(
-            f"{name} carries a user, password, query or fragment ({public_url(value)}); put the key into"
-            f" {'QDRANT_API_KEY' if name == 'QDRANT_URL' else 'PLANNER_EMBED_API_KEY'}"
+            f"{name} carries a user, password, query or fragment ({public_url(value)}); put the key into {key_variable}"
         )
     try:
         parts = urlsplit(value)
         host = parts.hostname
         _ = parts.port  # raises for a port that is no number
-    except ValueError:  # its text quotes what may be a password
+        _ = (host or "").encode("idna")  # as a client will: an empty label, one that is too long
+    except ValueError:  # its text quotes what may be a password; UnicodeError among them
         raise ValueError(f"{name} is not a URL: its host or port cannot be read; {remedy}") from None
     if parts.scheme not in ("http", "https") or not host:
         raise ValueError(f"{name}={value!r} is not an http(s) URL; {remedy}")
@@ -211,11 +222,11 @@ def _collection(name: str, value: str) -> str:
 
 def _number(name: str, value: str) -> float:
     try:
-        number = float(value)
+        number = math.nan if "_" in value else float(value)  # 1_0 is ten to Python, and a slip to everybody else
     except ValueError:
         number = math.nan
-    if not math.isfinite(number) or number < 0:
-        raise ValueError(f"{name}={value!r} is not a number of seconds; give 0 or more, as 60")
+    if not 0 <= number <= MOST_SECONDS:
+        raise ValueError(f"{name}={value!r:.60} is not a number of seconds; give 0 to {MOST_SECONDS:,}, as 60")
     return number
 
 
@@ -231,8 +242,8 @@ def _positive_seconds(name: str, value: str) -> float:
 
 
 def _count(name: str, value: str) -> int:
-    if not (value.isascii() and value.isdigit()) or not 1 <= int(value) <= 4096:
-        raise ValueError(f"{name}={value!r} is not a batch size; give a whole number from 1 to 4096")
+    if not (value.isascii() and value.isdigit()) or len(value) > 9 or not 1 <= int(value) <= 4096:
+        raise ValueError(f"{name}={value!r:.60} is not a batch size; give a whole number from 1 to 4096")
     return int(value)
 
 

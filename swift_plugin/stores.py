@@ -22,6 +22,7 @@ from swift_plugin.retry import (
     RetryBudgetError,
     TransientError,
     is_loopback,
+    quoted,
     whole_answer_hooks,
     with_retries,
 )
@@ -470,8 +471,7 @@ class QdrantStore:
         return f"Qdrant {self._where()} refused the request: {said}. {way}"
 
     def _said(self, error: Any) -> str:
-        text = str(error.content.decode("utf-8", "replace"))[:200]
-        return text.replace(self._api_key, "***") if self._api_key else text
+        return quoted(error.content.decode("utf-8", "replace"), self._api_key)
 
     def _where(self) -> str:
         return f"{public_url(self._full_url())}, collection {self.collection!r}"

@@ -13,7 +13,7 @@ from small_world import golden
 
 from scripts.eval.online_log import REQUIRED, TITLES
 from swift_plugin.reward_loader import REQUIRED_NAMES, load_reward
-from swift_plugin.settings import known_variables
+from swift_plugin.settings import Settings, known_variables
 from tests.launch_world import LaunchWorld, build_world
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -24,6 +24,23 @@ def test_the_example_environment_lists_every_variable_once() -> None:
     listed = re.findall(r"^#([A-Z_]+)=", "\n".join(lines), flags=re.MULTILINE)
     assert sorted(listed) == sorted(known_variables())
     assert not [line for line in lines if line and not line.startswith("#")]  # an example sets nothing
+
+
+def test_the_values_of_the_example_environment_are_the_defaults_but_where_it_says_example() -> None:
+    """Who takes the lines one by one gets the reward and the store that the kit has without them."""
+    text = (ROOT / ".env.example").read_text(encoding="utf-8")
+    shown = {
+        name: value for name, value, note in re.findall(r"(?m)^#([A-Z_]+)=(\S*)(.*)$", text) if "example" not in note
+    }
+    read = {**shown, "PLANNER_REWARD_FILE": str(ROOT / shown["PLANNER_REWARD_FILE"])}
+    read |= {"PLANNER_STORE_DIR": str(ROOT / shown["PLANNER_STORE_DIR"]), "PLANNER_EMBED_MODEL": ""}
+    assert Settings.from_env(read) == Settings.from_env({})
+    reward = load_reward(Settings().reward_file)
+    assert reward.weights_from_env(read) == reward.weights_from_env({}) and reward.gates_from_env(read) == ()
+    headers = "\n".join(path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("run_*.sh")))
+    for name, value in shown.items():
+        if (named := re.search(rf"(?m)^#   {name} .*\((\S+)\)$", headers)) is not None:
+            assert value == {"none": ""}.get(named[1], named[1]), name
 
 
 def test_the_environment_file_is_ignored() -> None:
@@ -82,6 +99,7 @@ def test_every_launcher_command_of_the_readme_is_accepted(call: str, launch_worl
     assert done.returncode == 0, done.stderr
     printed = shlex.split(done.stdout.strip().splitlines()[-1])
     assert all(word in printed for word in words[at + 2 :])  # the user's flags stand in the command
+
 
 # ------------------------------------------------------------------------------- every page: commands, links, options
 
@@ -195,9 +213,7 @@ def test_pages_name_nothing_outside_the_repository(page: Path) -> None:
 
 READMES = ("README.md", "README.zh.md")  # dry-run above; that both hold the same commands is tested below
 LAUNCHERS = ("run_sft_planner.sh", "run_grpo_planner.sh", "run_grpo_rollout_server.sh")
-DRY = [
-    one for one in COMMANDS if one.launcher in LAUNCHERS and one.page not in (*READMES, *PAGES_TESTED_BY)
-]
+DRY = [one for one in COMMANDS if one.launcher in LAUNCHERS and one.page not in (*READMES, *PAGES_TESTED_BY)]
 
 
 @pytest.fixture(scope="module")

@@ -259,6 +259,10 @@ def test_a_wrong_key_is_refused_at_once_and_stands_in_no_message(caplog: pytest.
             endpoint(server, api_key="wr0ng-key").encode(TEXTS)
         assert len(server.requests) == 1
         assert "wr0ng-key" not in str(raised.value)  # although the server quotes it
+        server.fail(Fault(status=401, body="x" * 195 + "wr0ng-key"))  # across the end of what is shown
+        with pytest.raises(EncoderError, match="401") as raised:
+            endpoint(server, api_key="wr0ng-key").encode(TEXTS)
+        assert "wr0" not in str(raised.value)
     assert KEY not in caplog.text
 
 

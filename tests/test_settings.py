@@ -1,8 +1,13 @@
 """Settings: every variable has its default and meaning in one place, and a wrong one stops the run."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from commands import ROOT
 from small_world import REWARD_FILE
 
 from swift_plugin.reward_loader import load_reward, reward_sha256
@@ -95,13 +100,21 @@ def test_paths_are_relative_to_where_the_command_runs(tmp_path: Path, monkeypatc
         ("QDRANT_COLLECTION", "..", "name"),
         ("QDRANT_COLLECTION", "a/b", "name"),
         ("PLANNER_RETRY_SECONDS", "a minute", "60"),
-        ("PLANNER_RETRY_SECONDS", "-1", "0 or more"),
+        ("PLANNER_EMBED_URL", "http://host:6333\n/x", "http"),
+        ("PLANNER_EMBED_URL", "http://ho st:1", "http"),
+        ("QDRANT_URL", "http://a..b:1", "http"),
+        ("QDRANT_URL", "http://" + "a" * 64 + ":1", "http"),
+        ("PLANNER_RETRY_SECONDS", "-1", "0 to"),
+        ("PLANNER_RETRY_SECONDS", "1_0", "60"),
+        ("PLANNER_REQUEST_SECONDS", "1_0", "60"),
+        ("PLANNER_RETRY_SECONDS", "1e308", "86,400"),
         ("PLANNER_RETRY_SECONDS", "inf", "60"),
         ("PLANNER_RETRY_SECONDS", "nan", "60"),
         ("PLANNER_REQUEST_SECONDS", "0.5", "at least 1"),
         ("PLANNER_EMBED_BATCH", "0", "1 to 4096"),
         ("PLANNER_EMBED_BATCH", "4097", "1 to 4096"),
         ("PLANNER_EMBED_BATCH", "64.0", "1 to 4096"),
+        ("PLANNER_EMBED_BATCH", "9" * 5000, "1 to 4096"),
         ("PLANNER_EMBED_BATCH", "²", "1 to 4096"),
         ("PLANNER_RETRIEVAL", "no", "on or off"),
         ("PLANNER_RETRIEVAL", "OFF", "on or off"),
@@ -114,7 +127,7 @@ def test_a_wrong_value_names_the_variable_and_the_remedy(name: str, value: str, 
     message = str(raised.value)
     assert remedy in message
     assert "hunter2" not in message
-    assert value in message or "hunter2" in value or name.endswith("_URL")
+    assert value[:50] in message or "hunter2" in value or name.endswith("_URL")
 
 
 @pytest.mark.parametrize(
@@ -182,6 +195,23 @@ def test_the_reward_is_loaded_by_path_once_for_the_same_bytes(tmp_path: Path) ->
     other = load_reward(copy)  # both live side by side
     assert (one.TOP_TITLES, other.TOP_TITLES) == (20, 5)
     assert one.sha256 != other.sha256
+
+
+def test_what_runs_is_what_was_hashed(tmp_path: Path) -> None:
+    """Two variants of one size, written within a second: Python's own import would run the first one's __pycache__."""
+    field = re.compile(r'("field": 0\.)30')
+    source = REWARD_FILE.read_text("utf-8")
+    found = set()
+    for digits in ("30", "90"):
+        path = tmp_path / "my_reward.py"
+        path.write_text(field.sub(rf"\g<1>{digits}", source), "utf-8")
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        code = f"from swift_plugin.reward_loader import load_reward; r = load_reward({str(path)!r}); "
+        code += "print(r.sha256, r.DEFAULT_WEIGHTS['field'])"
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [reward_sha256(path), f"0.{digits.rstrip('0')}"]
+        found.add(done.stdout)
+    assert len(found) == 2
 
 
 def test_a_file_that_is_no_reward_is_refused(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class Endpoint:
             raise ValueError(f"{public_url(base_url)} came with a user or a query; put the key into {key_variable}")
         key = environ.get(key_variable, "").strip()
         return cls(
-            check_url("the endpoint's URL", base_url),
+            check_url("the endpoint's URL", base_url, key_variable),
             model,
             check_key(key_variable, key) if key else None,
             settings.request_timeout_s,

@@ -27,7 +27,7 @@ from scripts.eval.summary import PARTS, share
 from scripts.files import write_atomically
 from swift_plugin.encoders import EncoderError
 from swift_plugin.rollout_env import RolloutEnv
-from swift_plugin.settings import Settings
+from swift_plugin.settings import Settings, public_url
 from swift_plugin.stores import StoreError
 
 LEAST_COVERAGE = 0.95
@@ -75,7 +75,7 @@ def _from_argument(item: str) -> Candidate:
     name, equals, rest = item.partition("=")
     url, mark, model = rest.rpartition("#")
     if not (name and equals and url and mark and model):
-        raise ValueError(f"--candidate {item!r} is not NAME=URL#MODEL")
+        raise ValueError(f"--candidate {public_url(item)!r} is not NAME=URL#MODEL")
     return Candidate(name, url, model)
 
 

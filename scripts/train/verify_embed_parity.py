@@ -64,7 +64,7 @@ def side_settings(settings: Settings, spelled: str) -> Settings:
     if "://" not in spelled:
         return dataclasses.replace(settings, embed_url=None, embed_model=spelled, embed_api_key=None)
     address, _, model = spelled.partition("#")
-    url = check_url("the encoder", address)
+    url = check_url("the encoder", address, "PLANNER_EMBED_API_KEY")
     is_set = settings.embed_url is not None and embeddings_url(settings.embed_url) == embeddings_url(url)
     return dataclasses.replace(
         settings,
