@@ -283,9 +283,57 @@ def test_every_dropped_row_has_a_reason(adversarial: list[Session], cards: tuple
     result = gate(as_rows(spoilt), cards)
     kept = {one["id"] for one in result.rows}
     unusable = {one.id for one in result.findings if one.unusable and one.id}
-    assert {spoilt[0]["id"], spoilt[1]["id"], "adversarial.jsonl:3", "adv-copy"} <= unusable
+    # what is no session goes by its line: its id may be that of another row
+    assert {spoilt[0]["id"], "adversarial.jsonl:2", "adversarial.jsonl:3", "adv-copy"} <= unusable
     assert not kept & unusable
-    assert kept | unusable == {one["id"] if isinstance(one, dict) else "adversarial.jsonl:3" for one in spoilt}
+    lines = {1: "adversarial.jsonl:2", 2: "adversarial.jsonl:3"}
+    assert kept | unusable == {lines.get(at) or one["id"] for at, one in enumerate(spoilt)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "first", "reason"),
+    [
+        ({}, False, "a line twice keeps one row"),
+        ({"turns": [turn("完全不同的话")]}, False, "other words under the same id"),
+        ({"turns": []}, False, "a malformed row under the id of an earlier one"),
+        ({"turns": []}, True, "a malformed row under the id of a later one"),
+    ],
+)
+def test_a_row_that_reuses_an_id_takes_no_sound_one_along(
+    adversarial: list[Session], cards: tuple[Card, ...], changes: dict[str, Any], first: bool, reason: str
+) -> None:
+    sound = gate(as_rows(adversarial), cards)
+    spoilt = {**adversarial[0], **changes}
+    assert sound.rows[0]["id"] == spoilt["id"]
+    result = gate(as_rows([spoilt, *adversarial] if first else [*adversarial, spoilt]), cards)
+    assert result.rows == sound.rows, reason
+    line = f"adversarial.jsonl:{1 if first else len(adversarial) + 1}"
+    (blamed,) = (one for one in result.findings if one.id == line)
+    assert spoilt["id"] in blamed.reason and blamed.unusable, reason
+    assert sum(result.report["dropped"].values()) == sum(sound.report["dropped"].values()) + 1, reason
+
+
+def test_rows_that_are_no_sessions_count_as_unusable(adversarial: list[Session], cards: tuple[Card, ...]) -> None:
+    spoilt = [{key: one[key] for key in one if at % 5 or key != "card"} for at, one in enumerate(adversarial)]
+    result = gate([*read_rows(ANCHORS), *as_rows(spoilt)], cards)
+    assert f"adversarial.jsonl: {len(spoilt[::5])} of {len(spoilt)} rows are unusable" in "; ".join(result.reasons)
+    dropped = result.report["dropped"]
+    assert result.report["rows_in"] - result.report["rows_out"] == sum(dropped.values())
+    assert dropped["anchors.jsonl"] == len(result.report["anchors_filtered"]) == 2
+
+
+def test_a_turn_that_is_judged_because_the_last_one_is_chatter_is_checked(
+    outcome: Outcome, adversarial: list[Session], cards: tuple[Card, ...]
+) -> None:
+    taught = next(one for one in outcome.rows if one["split"] == "train" and len(one["turns"]) == 1)
+    asked = taught["turns"][0]
+    anchor = {
+        **taught, "id": "dev-x", "source": "handwritten", "dimensions": {}, "turns": [asked, turn("先这样，回头再说")]
+    }  # fmt: skip
+    result = gate([*read_rows(ANCHORS), *as_rows([anchor], "more.jsonl"), *as_rows(adversarial)], cards)
+    assert "dev-x" in {one["id"] for one in result.rows if one["split"] == "dev92"}
+    assert asked["text"] not in {text for one in result.rows if one["split"] == "train" for text in turn_texts(one)}
+    assert any(one.id == taught["id"] and "dev-x" in one.reason for one in result.findings if one.check == "leakage")
 
 
 def test_a_test_text_that_comes_back_in_training_is_dropped(outcome: Outcome, cards: tuple[Card, ...]) -> None:
@@ -360,3 +408,30 @@ def test_wrong_use_is_explained(tmp_path: Path, content: str | None, said: str) 
         source.write_text(content, encoding="utf-8")
     done = run(str(source), "--out", str(tmp_path / "gated.jsonl"))
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("names", "said", "reason"),
+    [
+        (("one/q.jsonl", "two/q.jsonl"), ("one/q.jsonl:1", "two/q.jsonl:1"), "files of one name go by their paths"),
+        (("one.jsonl", "two.jsonl"), ("one.jsonl:1", "two.jsonl:1"), "a builder's ids begin anew in each file"),
+        (("one.jsonl", "one.jsonl"), ("one.jsonl is given twice",), "no file is a duplicate of itself"),
+    ],
+)
+def test_an_id_in_two_files_blames_neither(
+    tmp_path: Path, adversarial: list[Session], names: tuple[str, ...], said: tuple[str, ...], reason: str
+) -> None:
+    files = [tmp_path / name for name in names]
+    for file in files:
+        write_rows(file, adversarial[:3])
+    done = run(*map(str, files), "--out", str(tmp_path / "gated.jsonl"))
+    assert done.returncode == 2 and all(one in done.stderr for one in said), (reason, done.stderr)
+    assert not (tmp_path / "gated.jsonl").exists()
+
+
+@pytest.mark.parametrize("where", ["taken", "file/gated.jsonl"])
+def test_a_place_that_cannot_be_written_ends_with_2_before_the_work(tmp_path: Path, where: str) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    done = run(str(tmp_path / "no.jsonl"), "--out", str(tmp_path / where))
+    assert done.returncode == 2 and "--out" in done.stderr and "Traceback" not in done.stderr, done.stderr

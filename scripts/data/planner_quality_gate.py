@@ -2,8 +2,9 @@
 
 Seven checks: form, duplicates, leakage into dev and test, personal data, template tone, coverage and balance, and
 whether card, text and turns agree. Every row that is flagged is reported with the reason; only unusable ones are
-dropped. Anchors (handwritten or from a log) go to dev92 whole: they are reported on, never dropped, never trained on.
-The same files give the same bytes.
+dropped. Anchors (handwritten or from a log) go to dev92 and are never trained on: a check only reports on them, and
+left out are those alone that only greet, come near another anchor, or are no session. The same files give the same
+bytes.
 
 Exit codes: 0 the set will do; 1 it will not (the text says why; the files are written all the same); 2 wrong use.
 """
@@ -34,6 +35,7 @@ from scripts.data.gate_profile import profile, profile_table
 from scripts.data.gate_splits import assign_splits
 from scripts.data.sessions import Session, is_anchor, turn_texts, write_report, write_rows
 from scripts.files import json_lines
+from scripts.train.result_file import writable_file
 from swift_plugin.cards import DEFAULT_CARDS, Card, load_cards
 from swift_plugin.rollout_env import SPLITS
 from swift_plugin.settings import CHECKOUT
@@ -45,7 +47,10 @@ MOST_SHOWN = 20  # findings of one kind in the text report; the JSON holds all
 
 
 class Row(NamedTuple):
-    """A line of an input file: where it stands, and what JSON it holds (not yet known to be a session)."""
+    """A line of an input file: where it stands, and what JSON it holds (not yet known to be a session).
+
+    `file` is the same for all lines of a file and for no other file's.
+    """
 
     file: str
     where: str
@@ -61,28 +66,47 @@ class Outcome(NamedTuple):
     reasons: list[str]
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Every line of a JSONL file; ValueError names a line that is no JSON."""
-    rows = [Row(path.name, f"{path.name}:{number}", raw) for number, raw in json_lines(path)]
+def read_rows(path: Path, name: str = "") -> list[Row]:
+    """Every line of a JSONL file, called by `name` (default: the file's); ValueError names a line that is no JSON."""
+    file = name or path.name
+    rows = [Row(file, f"{file}:{number}", raw) for number, raw in json_lines(path)]
     if not rows:
-        raise ValueError(f"{path.name} holds no row: build it first")
+        raise ValueError(f"{file} holds no row: build it first")
     return rows
 
 
-def formed(rows: Sequence[Row]) -> tuple[list[tuple[str, Session]], list[Finding]]:
-    """The rows that are sessions, each with its file, and findings for the others and for ids that stand twice."""
-    sessions: list[tuple[str, Session]] = []
+def read_files(paths: Sequence[Path]) -> list[Row]:
+    """The lines of all files; files of one name are called by their paths. Raises ValueError as `read_rows` does."""
+    names = Counter(path.name for path in paths)
+    if twice := [path for path, count in Counter(paths).items() if count > 1]:
+        raise ValueError(f"{twice[0]} is given twice: name each file once")
+    return [row for path in paths for row in read_rows(path, path.name if names[path.name] == 1 else str(path))]
+
+
+def formed(rows: Sequence[Row]) -> tuple[list[Row], list[Finding]]:
+    """The rows that are sessions, and findings for the others and for ids that stand twice in a file.
+
+    These findings go by the line: the id may be that of another, sound session. Raises ValueError for an id that
+    stands in two files: neither of them is to blame.
+    """
+    sessions: dict[str, Row] = {}
     findings: list[Finding] = []
-    seen: set[str] = set()
     for row in rows:
-        found = [one for one in form_findings(row.raw, row.where) if one.kind == "schema"]
-        if not found and row.raw["id"] in seen:
-            found = [Finding("form", "schema", row.raw["id"], f"{row.where}: the id stands twice", unusable=True)]
-        findings += found
-        if not found:
-            seen.add(row.raw["id"])
-            sessions.append((row.file, row.raw))
-    return sessions, findings
+        schema = [one for one in form_findings(row.raw, "no id") if one.kind == "schema"]
+        findings += [one._replace(id=row.where, reason=f"{one.id}: {one.reason}") for one in schema]
+        if schema:
+            continue
+        identity = row.raw["id"]
+        first = sessions.setdefault(identity, row)
+        if first.file != row.file:
+            raise ValueError(
+                f"session {identity} stands in {first.where} and in {row.where}: give the sessions of each file ids"
+                " of their own"
+            )
+        if first is not row:
+            reason = f"{identity}: the id stands in {first.where} already"
+            findings.append(Finding("form", "schema", row.where, reason, unusable=True))
+    return list(sessions.values()), findings
 
 
 def opening_shares(sessions: Sequence[Session]) -> dict[str, float]:
@@ -119,11 +143,21 @@ def without_duplicates(sessions: Sequence[Session]) -> tuple[list[Session], list
     return kept, findings
 
 
+def judged_texts(session: Session) -> list[str]:
+    """The turns whose plan a held-out session may be judged by: the last, and the last one with a golden.
+
+    They differ where a session ends in chatter, which gets no golden row: the set then asks the turn before it.
+    """
+    texts = turn_texts(session)
+    known = [text for text, one in zip(texts, session["turns"], strict=True) if one["golden"] is not None]
+    return list(dict.fromkeys([texts[-1], *known[-1:]]))
+
+
 def leaks(sessions: Sequence[Session]) -> list[Finding]:
     """What training sessions share with the texts of dev92, watch and test."""
 
     def judged(*splits: str) -> list[tuple[str, str]]:
-        return [(one["id"], turn_texts(one)[-1]) for one in sessions if one["split"] in splits]
+        return [(one["id"], text) for one in sessions if one["split"] in splits for text in judged_texts(one)]
 
     held = HeldOut(judged("dev92"), judged("test", "watch"))
     train = [one for one in sessions if one["split"] == "train"]
@@ -131,16 +165,21 @@ def leaks(sessions: Sequence[Session]) -> list[Finding]:
 
 
 def gate(rows: Sequence[Row], cards: Sequence[Card]) -> Outcome:
-    """Run every check and assign the splits. Pure: the same rows and cards give the same outcome."""
+    """Run every check and assign the splits. Pure: the same rows and cards give the same outcome.
+
+    Raises ValueError for an id that stands in two files.
+    """
     by_id = {card.id: card for card in cards}
-    located, findings = formed(rows)
-    files = {session["id"]: file for file, session in located}
-    anchors, filtered = keep([one for _, one in located if is_anchor(one)])
-    generated = [one for _, one in located if not is_anchor(one)]
+    located, malformed = formed(rows)
+    files = {row.raw["id"]: row.file for row in located}
+    anchors, filtered = keep([row.raw for row in located if is_anchor(row.raw)])
+    generated = [row.raw for row in located if not is_anchor(row.raw)]
     shares = opening_shares(generated)
+    flagged = list[Finding]()
     for session in tqdm([*anchors, *generated], desc="rows", unit="session", disable=None):
-        findings += row_findings(session, by_id, shares.get(session["id"], 0.0))
-    bad = dropped_ids(findings)
+        flagged += row_findings(session, by_id, shares.get(session["id"], 0.0))
+    findings = malformed + flagged
+    bad = dropped_ids(flagged)
     kept, duplicates = without_duplicates([one for one in generated if one["id"] not in bad])
     findings += duplicates
     split = assign_splits([*anchors, *kept])
@@ -151,7 +190,10 @@ def gate(rows: Sequence[Row], cards: Sequence[Card]) -> Outcome:
 
     coverage = coverage_findings([one for one in final if not is_anchor(one)], cards, frozenset(ADVERSARIAL))
     findings += coverage
-    reasons = verdict(located, final, findings)
+    rows_in = Counter(row.file for row in rows)
+    dropped = rows_in - Counter(files[one["id"]] for one in final)
+    unusable = dropped - Counter(files[one["id"]] for one in filtered)
+    reasons = verdict(rows_in, unusable, final, findings)
     report = {
         "verdict": "bad" if reasons else "fine",
         "reasons": reasons,
@@ -161,26 +203,30 @@ def gate(rows: Sequence[Row], cards: Sequence[Card]) -> Outcome:
         "splits": {name: sum(one["split"] == name for one in final) for name in SPLITS},
         "families": family_table(final),
         "findings": {check: _kinds(findings, check) for check in CHECKS},
-        "dropped": _dropped_by_file(located, final),
+        "dropped": dict(dropped),
         "profiles": profiles(final, files),
         "flagged": [one._asdict() for one in findings],
     }
     return Outcome(final, findings, report, reasons)
 
 
-def verdict(located: Sequence[tuple[str, Session]], final: Sequence[Session], findings: Sequence[Finding]) -> list[str]:
-    """Why the set will not do, a line each; empty when it will."""
+def verdict(
+    rows_in: Mapping[str, int], unusable: Mapping[str, int], final: Sequence[Session], findings: Sequence[Finding]
+) -> list[str]:
+    """Why the set will not do, a line each; empty when it will.
+
+    Args:
+        rows_in, unusable: lines by file, and those of them that were dropped, but for anchors that the filter left out.
+    """
     reasons = [one.reason for one in findings if one.unusable and not one.id]
     anchor_ids = {one["id"] for one in final if is_anchor(one)}
     exposed = sorted({one.id for one in findings if one.check == PERSONAL and one.id in anchor_ids})
     if exposed:
         reasons.append(f"anchors hold personal data, mask them with build_planner_anchors.py: {', '.join(exposed)}")
-    kept = {one["id"] for one in final}
-    for file in dict.fromkeys(file for file, _ in located):
-        mine = [one["id"] for name, one in located if name == file and not is_anchor(one)]
-        lost = sum(identity not in kept for identity in mine)
-        if lost > MOST_DROPPED * len(mine):
-            reasons.append(f"{file}: {lost} of {len(mine)} rows are unusable, more than {MOST_DROPPED:.0%}: repair it")
+    for file, lost in unusable.items():
+        count = rows_in[file]
+        if lost > MOST_DROPPED * count:
+            reasons.append(f"{file}: {lost} of {count} rows are unusable, more than {MOST_DROPPED:.0%}: repair it")
     generated = [one for one in final if not is_anchor(one)]
     for family in sorted({one["family"] for one in generated}):
         if not any(one["family"] == family and one["split"] == "test" for one in generated):
@@ -206,11 +252,6 @@ def profiles(sessions: Sequence[Session], files: Mapping[str, str]) -> dict[str,
 
 def _kinds(findings: Sequence[Finding], check: str) -> dict[str, int]:
     return dict(sorted(Counter(one.kind for one in findings if one.check == check).items()))
-
-
-def _dropped_by_file(located: Sequence[tuple[str, Session]], final: Sequence[Session]) -> dict[str, int]:
-    kept = {one["id"] for one in final}
-    return dict(Counter(file for file, one in located if one["id"] not in kept))
 
 
 def report_text(outcome: Outcome) -> str:
@@ -247,19 +288,19 @@ def main() -> int:
         ),
     )
     parser.add_argument("sessions", nargs="+", type=Path, help="session files (JSONL)")
-    parser.add_argument("--anchors", type=Path, default=DEFAULT_ANCHORS, help="anchors; they become dev92 whole")
+    parser.add_argument("--anchors", type=Path, default=DEFAULT_ANCHORS, help="anchors; dev92 is made of them alone")
     parser.add_argument("--cards", type=Path, default=DEFAULT_CARDS, help="category cards (JSONL)")
-    parser.add_argument("--out", type=Path, required=True, help="file to write; reports go beside it (.report.json)")
+    written = "file to write; reports go beside it (.report.json)"
+    parser.add_argument("--out", type=writable_file, required=True, help=written)
     args = parser.parse_args()
     try:
-        rows = [row for path in (args.anchors, *args.sessions) for row in read_rows(path)]
-        outcome = gate(rows, load_cards(args.cards))
+        outcome = gate(read_files([args.anchors, *args.sessions]), load_cards(args.cards))
+        text = report_text(outcome)
+        write_rows(args.out, outcome.rows)
+        write_report(args.out.with_suffix(".report.json"), outcome.report, text)
     except (OSError, UnicodeDecodeError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    write_rows(args.out, outcome.rows)
-    text = report_text(outcome)
-    write_report(args.out.with_suffix(".report.json"), outcome.report, text)
     print(text, end="")
     return 1 if outcome.reasons else 0
 
