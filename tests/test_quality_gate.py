@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import small_world
+from chat_server import ChatServer
 
 from scripts.data.adversarial_seeds import FAMILIES, load_seeds
 from scripts.data.build_demo_requests import load_unwanted
 from scripts.data.build_planner_adversarial import UNWANTED, build
+from scripts.data.build_planner_queries import build as build_queries
 from scripts.data.gate_checks import (
     LONGEST_TURN,
     MOST_TURNS,
@@ -25,9 +27,12 @@ from scripts.data.gate_checks import (
 )
 from scripts.data.gate_corpus import HeldOut, Seen, coverage_findings
 from scripts.data.gate_profile import profile, profile_table
-from scripts.data.gate_splits import HELD_OUT, WATCH_ROWS, assign_splits, wording
+from scripts.data.gate_splits import HELD_OUT, WATCH_ROWS, assign_splits, held_out, wording
 from scripts.data.planner_quality_gate import MOST_DROPPED, Outcome, Row, gate, read_rows
+from scripts.data.query_llm import asked_sessions
+from scripts.data.query_wording import load_wording
 from scripts.data.sessions import Session, turn, turn_texts, write_rows
+from scripts.data.vote_client import Cache, VoteClient
 from swift_plugin.cards import DEFAULT_CARDS, Card, load_cards
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -225,6 +230,57 @@ def test_splits_hold_out_whole_wordings_of_every_family(adversarial: list[Sessio
         assert HELD_OUT * len(mine) <= len(held) <= 0.3 * len(mine)
         assert any(one["split"] == "test" for one in held)
         assert not {wording(one) for one in held} & {wording(one) for one in mine if one["split"] == "train"}
+
+
+@pytest.fixture(scope="module")
+def queries(cards: tuple[Card, ...]) -> list[Session]:
+    return build_queries(cards, load_unwanted(UNWANTED), load_wording(), 1200, 7)
+
+
+def test_no_wording_is_trained_on_and_judged(
+    queries: list[Session], adversarial: list[Session], cards: tuple[Card, ...], tmp_path: Path
+) -> None:
+    def script(model: str, text: str, count: int) -> str:
+        return json.dumps({"turns": [f"{one}呗" for one in json.loads(text)["turns"]]}, ensure_ascii=False)
+
+    with ChatServer(script) as server:
+        rewordings, _ = asked_sessions(VoteClient(server.base_url, "m", Cache(tmp_path)), queries[::4], cards)
+    split = assign_splits([*queries, *rewordings, *adversarial])
+    train, held = ([one for one in split if (one["split"] == "train") == trained] for trained in (True, False))
+    assert not {wording(one) for one in held} & {wording(one) for one in train}
+    assert HELD_OUT * len(split) <= len(held) <= 1.5 * HELD_OUT * len(split)
+    splits = {one["id"]: one["split"] for one in split}
+    assert len(rewordings) == len(queries[::4])
+    for one in rewordings:
+        assert splits[one["id"]] == splits[one["id"].replace("llm-", "query-")]
+    assert Counter(splits.values())["watch"] == WATCH_ROWS
+    families = {one["family"] for one in split}
+    assert {one["family"] for one in train} == {one["family"] for one in held if one["split"] == "test"} == families
+
+
+@pytest.mark.parametrize(
+    ("worded", "families", "wordings", "reason"),
+    [
+        ({"a": "1111112222", "b": "3333334444"}, {"a", "b"}, 2, "families that share nothing: a wording of each"),
+        ({"a": "12", "b": "13"}, {"a", "b"}, 1, "1 words both, and both stay in training without it"),
+        ({"a": "1234", "b": "234"}, {"a", "b"}, 1, "a wording of both families, not one of each"),
+        ({"a": "1", "b": "123"}, {"b"}, 1, "1 is all that a has in training, so b holds out another one"),
+        ({"a": "1", "b": "1"}, set(), 0, "no family is held out whole"),
+    ],
+)
+def test_a_wording_is_held_out_in_all_its_families(
+    worded: dict[str, str], families: set[str], wordings: int, reason: str
+) -> None:
+    rows = [
+        session(LONG, id=f"{family}-{at}", family=family, dimensions={"template": voice})
+        for family, voices in worded.items()
+        for at, voice in enumerate(voices)
+    ]
+    chosen = held_out(rows)
+    held, train = ([one for one in rows if (one["id"] in chosen) == is_held] for is_held in (True, False))
+    assert {one["family"] for one in held} == families and len({wording(one) for one in held}) == wordings, reason
+    assert not {wording(one) for one in held} & {wording(one) for one in train}, reason
+    assert {one["family"] for one in train} == set(worded), reason
 
 
 def test_splits_do_not_depend_on_order_or_company(adversarial: list[Session]) -> None:

@@ -1,20 +1,21 @@
 """Which split a session goes to: decided by its content and its id, never by chance, so that a rerun moves nothing.
 
-Anchors go to dev92 whole. Of every other family a share is held out for test and watch. Sessions that share a
-`wording` (a seed, a template; named in their dimensions) are held out together, so that what test asks was worded by
-nothing that training saw.
+Anchors go to dev92 whole. Of the others a share is held out for test and watch. Sessions that share a `wording` (a
+seed, a template; named in their dimensions) are held out together, in whatever families it words, so that what test
+asks was worded by nothing that training saw.
 """
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scripts.data.sessions import Session, is_anchor
 
-HELD_OUT = 0.10  # of each family's sessions, at least; whole wordings
+HELD_OUT = 0.10  # of the sessions of families that share wordings, at least; whole wordings
 WATCH_ROWS = 32
 WORDING_DIMENSIONS = ("seed", "template")  # the first one a session has says who worded it
+DRAFT = "draft"  # the dimension of a reworded session: the id of the one it says in other words
 
 
 def wording(session: Mapping[str, Any]) -> str:
@@ -34,20 +35,28 @@ def _may_be_held_out(session: Mapping[str, Any]) -> bool:
 
 
 def held_out(sessions: Sequence[Session]) -> set[str]:
-    """The ids held out for test and watch: of each family, whole wordings until its share is reached, never all."""
-    families: dict[str, dict[str, list[Session]]] = defaultdict(lambda: defaultdict(list))
+    """The ids held out for test and watch: whole wordings, in all families that they word, but never all of a family.
+
+    A wording is taken while the families that it words hold out too little together, or one of them nothing. Those
+    that word many families come first: a wording that leaves out one would want a second one beside it.
+    """
+    wordings: dict[str, list[Session]] = defaultdict(list)
     for session in sessions:
-        families[session["family"]][wording(session)].append(session)
+        wordings[wording(session)].append(session)
+    words = {name: {one["family"] for one in rows} for name, rows in wordings.items()}
+    total = Counter(one["family"] for one in sessions)
+    in_training = Counter(family for families in words.values() for family in families)  # wordings by family
+    held: Counter[str] = Counter()
     chosen: set[str] = set()
-    for wordings in families.values():
-        wanted = HELD_OUT * sum(map(len, wordings.values()))
-        fit = [name for name, rows in wordings.items() if all(map(_may_be_held_out, rows))]
-        taken = 0
-        for name in sorted(fit, key=_order)[: len(wordings) - 1]:
-            if taken >= wanted:
-                break
-            chosen |= {row["id"] for row in wordings[name]}
-            taken += len(wordings[name])
+    for name in sorted(wordings, key=lambda one: (-len(words[one]), _order(one))):
+        rows, families = wordings[name], words[name]
+        reached = sum(held[one] for one in families) >= HELD_OUT * sum(total[one] for one in families)
+        if reached and all(held[one] for one in families):
+            continue
+        if all(map(_may_be_held_out, rows)) and all(in_training[one] > 1 for one in families):
+            chosen |= {row["id"] for row in rows}
+            held.update(row["family"] for row in rows)
+            in_training.subtract(families)
     return chosen
 
 
@@ -55,19 +64,22 @@ def assign_splits(sessions: Sequence[Session]) -> list[Session]:
     """The sessions with their splits, in the order given.
 
     Watch takes its rows evenly from the families' held-out sessions, at most half of a family's; the rest is test,
-    so that every family with two held-out sessions keeps a share in test.
+    so that every family with two held-out sessions keeps a share in test. A draft and its rewording stay together.
     """
     others = [session for session in sessions if not is_anchor(session)]
     chosen = held_out(others)
-    pools: dict[str, list[str]] = defaultdict(list)
-    for session in sorted(others, key=lambda one: _order(one["id"])):
+    requests: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for session in others:
         if session["id"] in chosen:
-            pools[session["family"]].append(session["id"])
+            requests[session["family"], str(session["dimensions"].get(DRAFT, session["id"]))].add(session["id"])
+    pools: dict[str, list[set[str]]] = defaultdict(list)
+    for family, request in sorted(requests, key=lambda one: _order(one[1])):
+        pools[family].append(requests[family, request])
     watch: set[str] = set()
     for place in range(max(map(len, pools.values()), default=0)):
         for family in sorted(pools):
-            if len(watch) < WATCH_ROWS and place < len(pools[family]) // 2:
-                watch.add(pools[family][place])
+            if place < len(pools[family]) // 2 and len(watch) + len(pools[family][place]) <= WATCH_ROWS:
+                watch |= pools[family][place]
 
     def split(session: Session) -> str:
         if is_anchor(session):

@@ -10,6 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from scripts.data.gate_splits import DRAFT
 from scripts.data.sessions import Session, turn, turn_texts
 from scripts.data.vote_client import VoteClient
 from swift_plugin.cards import Card
@@ -51,6 +52,8 @@ def asked_sessions(
 ) -> tuple[list[Session], dict[str, Any]]:
     """The drafts in the model's words, in order, without those it gave no usable answer for; and what it cost.
 
+    They keep the template of their draft and name it: the gate holds both out or neither.
+
     Raises EndpointError when the endpoint stays down; answers so far are cached.
     """
     by_id = {card.id: card for card in cards}
@@ -65,7 +68,7 @@ def asked_sessions(
             **draft,
             "id": draft["id"].replace("query-", "llm-"),
             "source": "llm",
-            "dimensions": {name: value for name, value in draft["dimensions"].items() if name != "template"},
+            "dimensions": {**draft["dimensions"], DRAFT: draft["id"]},
             "turns": [turn(text) for text in worded[at]],
         }
         for at, draft in enumerate(drafts)
