@@ -185,6 +185,8 @@ def test_a_model_teaches_the_rows_without_a_plan(store: Path, tmp_path: Path) ->
         ([{**ROWS[0], "split": None}], {}, 2, "split is null"),
         ([{"id": "x"}], {}, 2, "golden.jsonl:1"),
         ([{**ROWS[0], "golden": {"category": "跑鞋"}}], {}, 2, "(q-1#0)"),
+        ([{**ROWS[0], "split": "Test"}], {}, 2, "golden.jsonl:1 (q-1#0): split 'Test' is none of train, watch"),
+        ([*ROWS[:2], ROWS[0]], {}, 2, "golden.jsonl:3 (q-1#0): the id stands in line 1 already"),
         ([ROWS[0]], {"PLANNER_RETRIEVAL": "off"}, 2, "PLANNER_RETRIEVAL"),
         ([ROWS[0]], {"PLANNER_STORE_DIR": "/no/store"}, 2, "/no/store"),
     ],
@@ -195,6 +197,15 @@ def test_what_cannot_be_used_is_named(
     variables = {"PLANNER_STORE_DIR": str(store), **env}
     done = command(write(tmp_path / "golden.jsonl", rows), tmp_path / "sft.jsonl", **variables)
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
+
+
+@pytest.mark.parametrize("where", ["taken", "taken/sft.jsonl", "."])
+def test_a_place_that_cannot_be_written_ends_with_2_before_the_work(store: Path, tmp_path: Path, where: str) -> None:
+    golden_file = write(tmp_path / "golden.jsonl", ROWS[:1])
+    (tmp_path / "taken").mkdir() if where == "taken" else (tmp_path / "taken").write_text("", encoding="utf-8")
+    done = command(golden_file, tmp_path / where, PLANNER_STORE_DIR="/no/store")
+    assert done.returncode == 2 and "Traceback" not in done.stderr and "/no/store" not in done.stderr
+    assert "--out" in done.stderr and str(tmp_path) in done.stderr
 
 
 def test_last_turns_have_the_ids_of_their_sessions(tmp_path: Path) -> None:

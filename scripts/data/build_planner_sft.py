@@ -22,6 +22,7 @@ from scripts.data.qwen_tokens import VocabularyMissing, token_report
 from scripts.data.sessions import write_report, write_rows
 from scripts.data.teacher import NOTHING, Hint, answer_of, ask_hints, needs_teacher
 from scripts.data.vote_client import Cache, EndpointError, VoteClient
+from scripts.train.result_file import writable_file
 from swift_plugin.encoders import EncoderError, make_encoder
 from swift_plugin.reward_loader import Reward, load_reward
 from swift_plugin.settings import PROMPT_STYLES, Settings
@@ -167,7 +168,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         " build/data/golden.jsonl --out build/data/sft.jsonl",
     )
     parser.add_argument("golden", type=Path, help="golden rows (build_planner_golden.py)")
-    parser.add_argument("--out", type=Path, required=True, help="file to write; reports go beside it (.report.json)")
+    written = "file to write; reports go beside it (.report.json)"
+    parser.add_argument("--out", type=writable_file, required=True, help=written)
     parser.add_argument("--last-turns", action="store_true", help="take the last turn of each session alone")
     parser.add_argument("--prompt-style", choices=PROMPT_STYLES, help="system prompt (default: PLANNER_PROMPT)")
     parser.add_argument("--endpoint", metavar="URL", help="OpenAI-compatible endpoint that teaches rows without a plan")
@@ -180,9 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, ValueError, EndpointError, StoreError, EncoderError) as error:
         print(error, file=sys.stderr)
         return 2
-    text = report_text(report)
-    write_report(args.out.with_suffix(".report.json"), report, text)
-    print("\n".join(line for line in text.splitlines() if not line.startswith("  ")))
+    print("\n".join(line for line in report_text(report).splitlines() if not line.startswith("  ")))
     if not report["rows_out"]:
         print("no row is left to train on; the report says why", file=sys.stderr)
         return 1
@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Read, ask, score, write; returns the report."""
+    """Read, ask, score, write the rows and the report; returns the report."""
     settings = Settings.from_env()
     if not settings.retrieval:
         raise ValueError("PLANNER_RETRIEVAL=off: answers are checked with titles of the store; unset it")
@@ -211,8 +211,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         usage = client.usage.report(None, None)
     sets = build(rows, hints, reward, Scorer(reward, encoder, store), args.prompt_style or settings.prompt)
     store.close()
+    report = {**report_of(rows, hints, sets, reward), "teacher_usage": usage}
     write_rows(args.out, sets.rows)
-    return {**report_of(rows, hints, sets, reward), "teacher_usage": usage}
+    write_report(args.out.with_suffix(".report.json"), report, report_text(report))
+    return report
 
 
 if __name__ == "__main__":

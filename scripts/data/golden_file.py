@@ -13,6 +13,7 @@ from typing import Any
 from reward.planner_reward import parse_golden
 from scripts.data.prompt_rows import prompt_row
 from scripts.files import json_lines
+from swift_plugin.rollout_env import SPLITS
 
 GoldenRow = dict[str, Any]
 Record = dict[str, Any]
@@ -22,14 +23,28 @@ REVIEW = "review"
 
 
 def read_golden(path: Path) -> list[GoldenRow]:
-    """The rows of a file. Raises FileNotFoundError, or ValueError naming the line, the row and the key."""
+    """The rows of a file. Raises FileNotFoundError, or ValueError naming the line, the row and the key.
+
+    An id that stands twice is an error too: what belongs to a row (plan, score, difficulty) is found by its id.
+    """
     rows: list[GoldenRow] = []
+    lines: dict[str, int] = {}
     for number, row in json_lines(path):
         missing = [key for key in KEYS if key not in row] if isinstance(row, dict) else list(KEYS)
         if missing:
             raise ValueError(f"{path.name}:{number}: no row of build_planner_golden.py, lacks {', '.join(missing)}")
         if row["split"] is None:
             raise ValueError(f"{path.name}:{number} ({row['id']}): split is null; run planner_quality_gate.py first")
+        if row["split"] not in SPLITS:
+            raise ValueError(
+                f"{path.name}:{number} ({row['id']}): split {row['split']!r} is none of {', '.join(SPLITS)}: correct it"
+            )
+        first = lines.setdefault(str(row["id"]), number)
+        if first != number:
+            raise ValueError(
+                f"{path.name}:{number} ({row['id']}): the id stands in line {first} already: keep one of them, or"
+                " give the rows of each source ids of their own"
+            )
         row["golden"] = parse_golden(row["golden"], f"{path.name}:{number} ({row['id']})")
         rows.append(row)
     if not rows:
