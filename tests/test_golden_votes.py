@@ -70,10 +70,34 @@ def test_reasons_before_the_object_are_read_over() -> None:
 
 @pytest.mark.parametrize(
     ("first", "second", "same"),
-    [("跑鞋", "男士跑鞋", True), ("跑鞋", "拖鞋", False), (None, None, True), (None, "跑鞋", False), ("", None, True)],
+    [
+        ("跑鞋", "男士跑鞋", True),
+        ("5g 手机", "5G手机", True),  # case and spaces are habits
+        ("跑鞋", "拖鞋", False),
+        ("手机", "手机壳", False),  # the thing and its accessory
+        ("鞋", "跑鞋", False),  # one character is no category
+        (None, None, True),
+        (None, "跑鞋", False),
+        ("", None, True),
+    ],
 )
-def test_categories_agree_by_containment(first: str | None, second: str | None, same: bool) -> None:
+def test_categories_agree_by_their_head(first: str | None, second: str | None, same: bool) -> None:
     assert same_category(first, second) is same and same_category(second, first) is same
+
+
+@pytest.mark.parametrize(
+    ("names", "status", "category", "why"),
+    [
+        (["手机", "手机壳", "手机壳"], "agree", "手机壳", "two say the same, the third names another thing"),
+        (["手机壳", "手机", "手机"], "agree", "手机", "the other way round"),
+        (["手机", "手机壳", "手机支架"], "review", "手机", "three things that begin alike"),
+        (["男士跑鞋", "女士跑鞋", "跑鞋"], "agree", "跑鞋", "each a kind of the third"),
+        (["男士跑鞋", "女士跑鞋", "拖鞋"], "review", "男士跑鞋", "nobody named what the two kinds share"),
+    ],
+)
+def test_votes_on_the_category(names: list[str], status: str, category: str, why: str) -> None:
+    verdict = majority([SHOES._replace(category=name) for name in names])
+    assert verdict.vote is not None and (verdict.status, verdict.vote.category) == (status, category), why
 
 
 def test_the_broader_name_wins() -> None:

@@ -101,10 +101,12 @@ def read_vote(text: str) -> Vote | None:
 
 
 def same_category(first: str | None, second: str | None) -> bool:
-    """Whether two categories agree: both unknown, equal, or one contains the other (男士跑鞋, 跑鞋)."""
-    if not first or not second:
-        return not first and not second
-    return first in second or second in first
+    """Whether two categories agree: both unknown, equal, or one ends with the other, as the reward compares them.
+
+    The head of a Chinese name stands last: 男士跑鞋 is a 跑鞋, and 手机壳 is no 手机.
+    """
+    short, long = sorted((words("".join((name or "").split())) for name in (first, second)), key=len)
+    return long[len(long) - len(short) :] == short if short else not long
 
 
 def majority(votes: Sequence[Vote | None]) -> Verdict:
