@@ -95,6 +95,30 @@ INSIDE_A_WORD = [
     ("没什么顾忌", "忌口花生"),
     ("不入味的锅换一个", "塑料的不入"),
     ("不接受反驳的情侣装", "不接受塑料"),
+    ("晚两天到不要紧", "牛仔裤，不要紧身的"),
+    ("旧一点不要紧的", "不要紧身衣"),
+    ("不要紧，慢慢挑", "不要紧急灯"),
+    ("不要超过500", "手机壳不要超薄的"),
+    ("不要超出预算", "不要超短的裙子"),
+    ("不要超两百五", "不要超大的"),
+    ("五百，价格不要超", "不要超市的"),
+    ("能不要就不要", "手表要智能不要机械的"),
+    ("能不要塑料就不要塑料", "要多功能不要单一功能的"),
+    ("尽可能不要黑色", "节能不要耗电大的"),
+    ("不要太贵", "我不要太阳能的"),
+    ("不要太厚的被子", "不要太空棉的"),
+    ("请勿打扰门牌", "塑料勿扰"),
+    ("手机勿扰模式怎么开", "网面的勿推"),
+    ("除湿机外壳都有什么颜色", "除黑色外都行"),
+    ("除螨仪外加一个滤网", "除塑料以外的材质都可以"),
+    ("除跑鞋外还要袜子", "除红色之外，其他颜色也可以"),
+    ("不带盖也行", "不带拉链"),
+    ("带不带灯都可以", "包要不带logo的"),
+    ("做工毫不含糊", "不含酒精"),
+    ("最好不含酒精", "不含糖的，最好是粉色"),
+    ("除此之外都好", "除黑色外其他都好"),
+    ("除去污渍外都没变化", "除粉色外都不错"),
+    ("这个价不含税吗", "不含酒精的爽肤水"),
 ]
 
 
@@ -111,6 +135,20 @@ def test_hard_and_soft_exclusions(text: str, expected: bool, why: str) -> None:
 def test_a_proven_domain_is_added_and_none_is_removed() -> None:
     assert with_proven_domains(["sports"], "想买瑜伽垫和跑鞋") == ["sports", "footwear"]
     assert with_proven_domains(["apparel", "sports"], "随便看看") == ["apparel", "sports"]
+
+
+@pytest.mark.parametrize(
+    ("text", "proven"),
+    [
+        ("想买条项链，口红和香水就不要了", ["jewelry_watches"]),
+        ("想买条项链，口红、香水都不要", ["jewelry_watches"]),
+        ("除了跑鞋都行", []),
+        ("跑鞋不要太重的", ["footwear"]),  # a wish about the thing itself
+        ("跑鞋，不要黑色的", ["footwear"]),
+    ],
+)
+def test_what_is_refused_proves_no_domain(text: str, proven: list[str]) -> None:
+    assert with_proven_domains([], text) == proven
 
 
 @pytest.mark.parametrize("text", ["书包架", "键盘膜", "行李箱", "手表带"])

@@ -8,12 +8,14 @@ from reward.budget import BudgetReading, parse_budget
 from reward.planner_reward import DOMAINS, RESERVED_DOMAIN
 
 # 尽量别, 最好不是, 不太喜欢: wishes. They are taken out of the text before the hard words are looked for.
+# The 能 of 智能, 功能, 太阳能 is none, nor the 太 of 太阳能, 太空棉.
 _SOFT = re.compile(
-    r"(?:尽量|最好|能|可以的话|如果可以|要是能|希望)(?:就|还是|都)?(?:别|不要|不带|不是|不用|避开|躲开|没有|少)[^，。；,;!！?？]{0,8}"
-    r"|别太|不要太|不能太|别老太|不(?:太|怎么|大|是很|是特别|那么|算)(?:喜欢|想要|想|爱|感冒|中意|合适|要)|没那么(?:中意|喜欢)"
+    r"(?:尽量|最好|(?<![智功性节全技阳万储])能|可以的话|如果可以|要是能|希望)(?:就|还是|都)?(?:别|不要|不[带含]|不是|不用|避开|躲开|没有|少)[^，。；,;!！?？]{0,8}"
+    r"|别太|不要太(?![阳空妃师])|不能太|别老太|不(?:太|怎么|大|是很|是特别|那么|算)(?:喜欢|想要|想|爱|感冒|中意|合适|要)|没那么(?:中意|喜欢)"
     r"|能免则免|少来点|不优先|兴趣不大|一般般|有点(?:看)?腻"
 )
 _SUM = r"[\d一二两三四五六七八九十百千万.kw块元]"
+_PARTS = re.compile(r"[，。,;；!！?？\n]")  # 、 joins what is refused together: 口红、香水都不要
 _WITHIN = r"[^，。,;；/／、|！!？?\s]"  # the same clause
 # 超过300的不要 refuses a price and ends there; 不超过300绝对不要磁铁 goes on with what is excluded.
 _REFUSED = (
@@ -22,8 +24,8 @@ _REFUSED = (
 )
 # Said about something other than the goods: no exclusion.
 _IDLE = re.compile(
-    r"要不要|不要紧|别急|别忘|别客气|别担心|别的|特别|区别|[识鉴甄判]别|类别|级别|性别|个别|分别|别致|别墅|别人|别处|告别|辨别|别针|有没有|没关系|没问题|没事"
-    r"|不要超|别超|不要高于|别高于|不要太贵|(?:谢谢|不用)不用了?|不用了谢|^(?:那|我)?不要[了啦](?=$|[，。谢])|缺一不可|不买了|不看了|先不看"
+    r"要不要|不要紧(?![身急绷凑致实口腿])|别急|别忘|别客气|别担心|别的|特别|区别|[识鉴甄判]别|类别|级别|性别|个别|分别|别致|别墅|别人|别处|告别|辨别|别针|有没有|没关系|没问题|没事"
+    rf"|不要超(?=\s?(?:[过出了支预价上我这那]|{_SUM}|$|[，。]))|别超|不要高于|别高于|不要太贵|(?:谢谢|不用)不用了?|不用了谢|^(?:那|我)?不要[了啦](?=$|[，。谢])|缺一不可|不买了|不看了|先不看"
     rf"|那个不买|(?:超过?了?|高于|低于|多于|少于){_SUM}+{_WITHIN}{{0,4}}{_REFUSED}"
     rf"|{_SUM}(?:以[上下]|往[上下]|之[上下]){_WITHIN}{{0,3}}{_REFUSED}"
     r"|(?:价格|预算|价钱|价码|限制|上限|线)[^，。,;；]{0,4}(?:不要了|去掉|取消|划掉|不算|不管|不看)|不看(?:价格|价钱|预算)|不管(?:预算|价格)"
@@ -43,6 +45,8 @@ _IDLE = re.compile(
     # what the thing itself does: 去掉异味的, 过滤掉杂质的
     r"|(?:去|过滤|滤|排除)掉?(?:异味|杂质|污渍|油污|油渍|水垢|茶垢|毛球|浮毛|死皮|角质|黑头|甲醛|余氯|泥沙|细菌|病毒|重金属|蓝光|油烟|粉尘|花粉)"
     rf"|{_SUM}打住吧"
+    # 不带盖也行 allows, 可带可不带 leaves open, 不含税 speaks of the price
+    rf"|不[带含]{_WITHIN}{{0,6}}也(?:行|可|没|无|好|ok)|可不带|不含(?:税|[运邮]费)"
     # 防水那条去掉吧: a wish taken back
     r"|(?:[那这]一?条|要求|条件|限制)(?:就|先|也|都|可以|给我|帮我)*(?:去掉|划掉|取消|免了|剔除|算了吧?|不要了)"
 )
@@ -52,7 +56,10 @@ _HARD = re.compile(
     r"|不考虑|不买|拒绝|排除(?!法|故障|万难)|除了|除外|去掉|(?<!挑)剔(?![牙透骨肉毛])|过滤掉|筛掉|划走|绕道|(?<![避难未幸赦])免了|谢绝|坚决不|绝不|绝对不|死活不|一律不|统统不|一概不"
     r"|不碰|不吃(?![力亏灰油电粉妆])|不沾(?![锅水油毛灰尘手杯底煎炒平涂烤泥染身皮粉的]|$|[\s，。,;；!！?？])|不收(?![费钱腰口缩邮运边])"
     r"|(?:不行|不可)(?=$|[\s，。,;；!！啊呀哈的])|就算了|算了吧|就退货|的不[喝吃用穿戴入]|不准(?=[有带含是用给推买放加发要])"
-    r"|千万别|可不要|我不要|用不着|受不了|不含的|打住吧|(?<![顾禁猜妒嫉无])忌(?![廉惮讳司日]|口的)|毙|不接受|不入(?![流味眼耳门睡])"
+    r"|千万别|可不要|我不要|用不着|受不了|不含(?!糊)|不带(?![走回去来货路吗么吧])|打住吧|(?<![顾禁猜妒嫉无])忌(?![廉惮讳司日]|口的)|毙|不接受|不入(?![流味眼耳门睡])"
+    r"|(?<!诚)勿(?:扰(?![模牌挂])|推|发)"
+    # 除黑色外都行 excludes, 除黑色外还要白色 adds
+    rf"|除(?![了去此□]){_WITHIN}{{1,8}}外[，,]?(?:的{_WITHIN}{{0,4}})?(?:都|其[他它余]|别的|全|任何|什么|哪)"
     r"|(?<![a-z])pass(?![a-z])|(?<![a-z])no\s+(?!\d|need\b|more than|problem|rush|hurry|idea))",
     re.I,
 )
@@ -96,8 +103,12 @@ def expects_exclusion(text: str) -> bool:
 
 
 def with_proven_domains(domains: Sequence[str], text: str) -> list[str]:
-    """`domains` and those that a word of `text` proves, which are added at the end; none is ever removed."""
-    proven = [domain for domain, pattern in _EVIDENCE if pattern.search(text)]
+    """`domains` and those that a word of `text` proves, which are added at the end; none is ever removed.
+
+    A sentence part with a hard exclusion proves nothing: what it names may be what is refused (口红就不要了).
+    """
+    said = "，".join(part for part in _PARTS.split(text) if not expects_exclusion(part))
+    proven = [domain for domain, pattern in _EVIDENCE if pattern.search(said)]
     return list(dict.fromkeys([*domains, *proven]))
 
 
