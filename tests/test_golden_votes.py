@@ -57,6 +57,12 @@ def test_a_vote_sees_the_whole_session() -> None:
         (answer(domains=[""]), "a blank domain"),
         (answer(must_have="waterproof"), "must_have as text"),
         (answer(anchor=["running shoes"]), "anchor as a list"),
+        (answer(category="running shoes"), "category in the catalogue's language"),
+        (answer(category="-"), "category without a word"),
+        (answer(must_have=["防水"]), "must_have in the shopper's language"),
+        (answer(must_have=["waterproof", "16寸"]), "one of two in the shopper's language"),
+        (answer(must_have=["водонепроницаемый"]), "must_have in a third language"),
+        (answer(anchor="跑鞋"), "anchor in the shopper's language"),
     ],
 )
 def test_what_is_no_vote(text: str, why: str) -> None:
@@ -66,6 +72,19 @@ def test_what_is_no_vote(text: str, why: str) -> None:
 def test_reasons_before_the_object_are_read_over() -> None:
     assert read_vote("用户要跑鞋，防水。\n" + answer()) == SHOES
     assert read_vote(answer(category="", domains=[], anchor=None)) == Vote(None, None, ("waterproof",), "")
+
+
+@pytest.mark.parametrize(
+    ("said", "read", "why"),
+    [
+        ({"anchor": "-"}, SHOES._replace(anchor=""), "an anchor without words abstains"),
+        ({"must_have": ["-", " ", "waterproof"]}, SHOES, "a term without words says nothing"),
+        ({"category": "T恤"}, SHOES._replace(category="T恤"), "a Chinese name may hold Latin letters"),
+        ({"must_have": ["5G", "café"]}, SHOES._replace(must_have=("5G", "café")), "as titles write it"),
+    ],
+)
+def test_what_a_vote_is_read_as(said: dict[str, object], read: Vote, why: str) -> None:
+    assert read_vote(answer(**said)) == read, why
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ Pure functions. A vote judges the last turn of a session with all its earlier tu
 domains, must_have and anchor; the budget and the exclusion are decided by rule and are never asked.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from swift_plugin.prompts import render_user
 VOTE_KEYS = ("category", "domains", "must_have", "anchor")
 VOTES_NEEDED = 2
 _LEGAL = tuple(domain for domain in DOMAINS if domain != RESERVED_DOMAIN)
+# Which language a field is in, as _TASK asks: categories in Chinese, search words in the catalogue's English.
+_CHINESE = re.compile(r"[\u3400-\u9fff]")
+_LATIN = re.compile(r"[A-Za-z0-9]")
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,9 @@ def vote_messages(variant: Variant, turns: Sequence[str]) -> list[dict[str, str]
 def read_vote(text: str) -> Vote | None:
     """The vote in an answer; None when it is not exactly one object with the four keys and legal values.
 
+    A category without Chinese characters is not legal, nor a must-have or an anchor that is no English: it could
+    never be found in a title. A must-have or an anchor without a letter or a digit says nothing and is left out.
+
     >>> read_vote('{"category": "跑鞋", "domains": ["footwear"], "must_have": [], "anchor": "running shoes"}').category
     '跑鞋'
     """
@@ -92,12 +99,22 @@ def read_vote(text: str) -> Vote | None:
         return None
     if anchor is not None and not isinstance(anchor, str):
         return None
+    category, anchor = (category or "").strip(), _spoken(anchor or "")
+    terms = tuple(dict.fromkeys(filter(None, map(_spoken, must_have))))
+    if category and not _CHINESE.search(category):
+        return None
+    if any(_CHINESE.search(term) or not _LATIN.search(term) for term in filter(None, (*terms, anchor))):
+        return None
     return Vote(
-        (category or "").strip() or None,
+        category or None,
         tuple(sorted(set(domains), key=DOMAINS.index)) or None if domains is not None else None,
-        tuple(dict.fromkeys(term.strip() for term in must_have if term.strip())),
-        (anchor or "").strip(),
+        terms,
+        anchor,
     )
+
+
+def _spoken(term: str) -> str:
+    return term.strip() if words(term) else ""
 
 
 def same_category(first: str | None, second: str | None) -> bool:
