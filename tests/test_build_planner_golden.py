@@ -18,6 +18,7 @@ from faulty_http import Fault
 
 from scripts.data.build_planner_golden import check_rulings
 from scripts.data.golden_rows import Findings, golden_row, turns_of
+from scripts.data.golden_votes import Vote
 from scripts.data.planner_golden_overrides import Ruling, by_id, row_sha256
 from scripts.data.sessions import Session, turn, write_rows
 from swift_plugin.cards import DEFAULT_CARDS, load_cards
@@ -250,9 +251,74 @@ def test_the_cards_tell_a_request_from_a_fragment(tmp_path: Path) -> None:
     assert "none.jsonl" in stage.run("--cards", str(tmp_path / "none.jsonl"), code=2)
 
 
-# Rulings
+# Votes on turns whose goods no card knows
 
 CARDS = load_cards(DEFAULT_CARDS)
+TANK = Vote("乌龟缸", ("pet",), (), "turtle tank")
+
+
+@pytest.mark.parametrize(
+    ("text", "votes", "category", "why"),
+    [
+        ("有没有乌龟缸", [TANK] * 3, "乌龟缸", "a request that opens like a limit"),
+        ("和闺蜜同款的刮痧板", [TANK._replace(category="刮痧板")] * 3, "刮痧板", "同款, and what is meant"),
+        ("300块的沙袋", [TANK._replace(category="沙袋")] * 3, "沙袋", "opens with a sum"),
+        ("最好是实木的榻榻米", [TANK._replace(category="榻榻米")] * 3, "榻榻米", "opens with a wish"),
+        ("家里这几天潮，想买个除湿袋", [TANK._replace(category="除湿袋")] * 3, "除湿袋", "这几 of a time"),
+        ("有没有乌龟缸", [TANK, TANK._replace(category="玻璃乌龟缸"), None], "乌龟缸", "two carry"),
+        ("有没有turtle tank", [TANK] * 3, "乌龟缸", "named in the catalogue's language"),
+        ("有没有乌龟缸", [TANK, TANK._replace(category="鱼食"), None], None, "no majority"),
+        ("有没有乌龟缸", [TANK, None, None], None, "one vote is none"),
+        ("有没有乌龟缸", None, None, "nobody was asked"),
+        ("有没有乌龟缸", [TANK._replace(category=None)] * 3, None, "the votes abstain"),
+        ("要500以内的", [TANK] * 3, None, "a limit alone: whatever the votes name is invented"),
+        ("刚才那款有大号吗", [TANK] * 3, None, "points back at nothing"),
+    ],
+)
+def test_a_turn_like_a_fragment_takes_the_good_that_it_names(
+    text: str, votes: list[Vote | None] | None, category: str | None, why: str
+) -> None:
+    row = golden_row(turns_of([session("open", turn(text))])[0], votes, None, Findings(), CARDS)
+    assert row is not None and row["golden"]["category"] == category, why
+    assert row["status"] == row["golden"]["status"] == ("review" if category else "context_missing"), why
+    assert row["golden_from"]["category"] == ("votes" if category else "context_missing"), why
+    assert row["golden"]["category_anchor"] == ("turtle tank" if category else ""), why
+
+
+def test_votes_that_make_no_golden_record_stop_no_run(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, session("odd", turn("想买点绢花")), session("open", turn("想买防水的跑鞋")))
+    odd = vote(category="绢花", domains=["home_kitchen"], must_have=["flowers"], anchor="artificial flowers")
+    with ChatServer(lambda model, text, n: odd if "绢花" in text else vote()) as server:
+        stage.asking(server)
+    assert [row["id"] for row in stage.rows] == ["open#0"]
+    (left,) = stage.report["rows_without_golden"]
+    assert left["id"] == "odd#0" and "'flowers'" in left["why"] and "negates" in left["why"]
+    votes = [Vote("绢花", ("home_kitchen",), ("flowers",), "artificial flowers")] * 3
+    one = turns_of([session("odd", turn("想买点绢花"))])[0]
+    ruled = ruling(id="odd#0", sha256=row_sha256("想买点绢花", []), fields={"category": "绢花"})
+    row = golden_row(one, votes, ruled, Findings(), CARDS)
+    assert row is not None and row["golden"]["category"] == "绢花" and row["golden"]["must_have"] == []
+
+
+def test_answers_in_the_wrong_language_are_failed_votes(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, session("open", turn("想买防水的跑鞋")))
+    replies = [vote(category="running shoes", must_have=["防水"], anchor="跑鞋"), vote(anchor="跑鞋"), vote(anchor="-")]
+    with ChatServer(lambda model, text, n: replies[n]) as server:
+        stage.asking(server, "--workers", "1")
+    assert stage.rows == [] and stage.report["votes"]["failed"] == 2
+
+
+@pytest.mark.parametrize("left", [b"", b'{"key": "cut'])
+def test_an_empty_or_cut_file_of_answers_is_begun_anew(tmp_path: Path, left: bytes) -> None:
+    stage = Stage(tmp_path, session("open", turn("想买防水的跑鞋")))
+    (tmp_path / "golden.votes").mkdir()
+    (tmp_path / "golden.votes" / "answers.jsonl").write_bytes(left)
+    with ChatServer(lambda model, text, n: vote()) as server:
+        stage.asking(server)
+    assert stage.rows[0]["status"] == "agree" and stage.report["usage"]["asked"] == 3
+
+
+# Rulings
 
 
 def made_turns() -> list[Any]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from reward.planner_reward import DOMAINS, RESERVED_DOMAIN
 from scripts.data.golden_votes import (
     VARIANTS,
+    Verdict,
     Vote,
     disagreements,
     majority,
@@ -117,6 +118,7 @@ def test_categories_agree_by_their_head(first: str | None, second: str | None, s
 def test_votes_on_the_category(names: list[str], status: str, category: str, why: str) -> None:
     verdict = majority([SHOES._replace(category=name) for name in names])
     assert verdict.vote is not None and (verdict.status, verdict.vote.category) == (status, category), why
+    assert verdict.category_carried is (status == "agree"), why
 
 
 def test_the_broader_name_wins() -> None:
@@ -127,7 +129,7 @@ def test_the_broader_name_wins() -> None:
 
 @pytest.mark.parametrize("votes", [[], [None, None, None], [SHOES, None, None]])
 def test_fewer_than_two_votes_give_no_golden(votes: list[Vote | None]) -> None:
-    assert majority(votes) == (None, None, ())
+    assert majority(votes) == Verdict(None, None)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,10 @@ Who decides what, for each turn:
 - exclude_expected: the maker of the row where it is known by construction, else the rule; differences are listed.
 - category, domains, must_have, must_not, anchor: by construction where the row has a golden; else by votes, to whose
   domains those are added that a word proves. Votes on a row with a golden only audit it.
-- a session's first turn that is a fragment has none of these, whatever the votes say: status context_missing.
+- a session's first turn that looks like a fragment (有没有乌龟缸: no card knows the thing) has these by votes where the
+  good that the votes agree on is named in the turn, for a person to review. Else it has none of them, whatever the
+  votes say, and its status is context_missing: models rarely abstain, and name goods for 要500以内的 too.
+- votes that make no golden record (a must-have that its own anchor negates) give none; the report says why.
 - a turn without a golden beside turns that have one (嗯我再想想) is chatter: no row, unless it is voted or ruled on.
 - a ruling wins over everything.
 """
@@ -17,10 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reward.planner_reward import parse_golden
+from reward.planner_reward import parse_golden, words
 from scripts.data.anchor_filter import is_fragment
 from scripts.data.golden_rules import budget_fields, differing, expects_exclusion, with_proven_domains
-from scripts.data.golden_votes import VOTE_KEYS, Vote, disagreements, majority
+from scripts.data.golden_votes import VOTE_KEYS, Verdict, Vote, disagreements, majority
 from scripts.data.planner_golden_overrides import Ruling, ruled
 from scripts.data.sessions import Session, turn_texts
 from swift_plugin.cards import Card
@@ -91,6 +94,7 @@ def golden_row(
     their names a turn that speaks of goods is told from a fragment.
     """
     origin: dict[str, str] = {"budget": "rule"}
+    why = "nobody was asked" if votes is None else "fewer than two votes came in"
     verdict = majority(votes) if votes is not None else None
     if votes is not None and verdict is not None:
         findings.votes["asked"] += len(votes)
@@ -113,14 +117,17 @@ def golden_row(
                     {"id": turn.id, "text": turn.text, "fields": wrong, "votes": verdict.vote.to_dict()}
                 )
     else:
-        golden, source = _voted(turn, None if verdict is None else (verdict.status, verdict.vote), cards)
+        golden, source = _voted(turn, verdict, cards)
         origin |= {"category": source, "exclude": "rule"}
+        try:
+            golden = golden and parse_golden(golden)
+        except ValueError as error:  # a model's answer, however odd, stops no run
+            golden, why = None, f"the votes make no golden record: {error}"
     if ruling is not None:
         golden = ruled(golden or rule_record(turn, cards), ruling, turn.text, turn.prior_context)
         origin |= {key: "override" for key in ("budget", "exclude", "category") if _rules_on(ruling, key)}
         findings.ruled.append({"id": turn.id, "reason": ruling.reason, "fields": sorted(ruling.fields)})
     if golden is None:
-        why = "nobody was asked" if votes is None else "fewer than two votes came in"
         findings.no_golden.append({"id": turn.id, "text": turn.text, "why": why})
         return None
     session = turn.session
@@ -171,13 +178,13 @@ def _constructed(turn: Turn, made: Mapping[str, Any], findings: Findings) -> dic
     return {**golden, **UNKNOWN} if made["status"] == "context_missing" else golden
 
 
-def _voted(
-    turn: Turn, decided: tuple[str | None, Vote | None] | None, cards: Sequence[Card]
-) -> tuple[dict[str, Any] | None, str]:
+def _voted(turn: Turn, verdict: Verdict | None, cards: Sequence[Card]) -> tuple[dict[str, Any] | None, str]:
     record = rule_record(turn, cards)
+    status, vote = (None, None) if verdict is None else (verdict.status, verdict.vote)
     if record["status"] == "context_missing":
-        return record, "context_missing"
-    status, vote = decided or (None, None)
+        if verdict is None or vote is None or not verdict.category_carried or not _names(turn.text, vote):
+            return record, "context_missing"
+        status = "review"
     if status is None or vote is None:
         return None, "votes"
     domains = list(vote.domains) if vote.domains is not None else None
@@ -191,6 +198,13 @@ def _voted(
         "status": status,
     }
     return {**record, **fields}, "votes"
+
+
+def _names(text: str, vote: Vote) -> bool:
+    """Whether a text names the good of a vote: by the last character of the category, or the anchor's last Word."""
+    return vote.category is not None and (
+        vote.category[-1] in text or bool(set(words(vote.anchor)[-1:]) & set(words(text)))
+    )
 
 
 def _rules_on(ruling: Ruling, part: str) -> bool:

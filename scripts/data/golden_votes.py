@@ -63,12 +63,14 @@ class Vote(NamedTuple):
 class Verdict(NamedTuple):
     """What the votes say together. `status`: agree, review, or None where fewer than two votes came in.
 
-    `agreed` names the fields in which every vote that came in said the same.
+    `agreed` names the fields in which every vote that came in said the same. `category_carried`: two votes agree on
+    the category; in `vote` stands only a proposal where they do not.
     """
 
     status: str | None
     vote: Vote | None
     agreed: tuple[str, ...] = ()
+    category_carried: bool = False
 
 
 def vote_messages(variant: Variant, turns: Sequence[str]) -> list[dict[str, str]]:
@@ -153,7 +155,8 @@ def majority(votes: Sequence[Vote | None]) -> Verdict:
         "must_have": all(_term_words(vote.must_have) == _term_words(terms) for vote in cast),
         "anchor": len(anchors) == 1,
     }
-    return Verdict("agree" if sure else "review", carried, tuple(name for name, equal in same.items() if equal))
+    agreed = tuple(name for name, equal in same.items() if equal)
+    return Verdict("agree" if sure else "review", carried, agreed, category_sure)
 
 
 def _category(names: Sequence[str | None]) -> tuple[str | None, bool]:
