@@ -11,11 +11,18 @@ from typing import NamedTuple
 
 SEPARATOR = r"[ \-—.]?"
 NO_LETTER_BEFORE, NO_LETTER_AFTER = r"(?<![0-9A-Za-z])", r"(?![0-9A-Za-z])"
+NO_DIGIT_BEFORE = r"(?<!\d)"  # of what people type right behind a word: vx13812345678, sfz110105...
 NAMED_ORDER = (
     r"(?:订单编号|订单号|订单|运单号|快递单号|物流单号|单号|快递|运单|流水号|交易号|order(?: ?(?:no|number|id))?)"
 )
-STREET = r"(?:路|街|大道|巷|胡同|弄|小区|花园|公寓|大厦|广场|村|苑)"
-HOUSE = r"(?:号院|号楼|号|栋|幢|座|弄|单元|室)"
+# 走路, 逛街, 广场舞 name no place, nor the 弄 of 给我弄一双: as a street it stands behind a number or a name.
+STREET = (
+    r"(?:(?<![走赶])路|(?<![逛压轧])街|大道|巷|胡同|小区|花园|公寓|大厦|广场(?!舞)|村|苑"
+    r"|(?<=[\d\u4e00-\u9fff])(?<![我你您他她它们帮想要给去来再能会得可以好己人么样不别就也都还才没])弄)"
+)
+HOUSE = r"(?:号院|号楼|栋|幢|座|弄|单元|室)"
+# 公路车头盔2号, 走路穿37号: a size. 号 alone is a house number only where none of these stands before it.
+SIZED = r"[鞋靴袜衣裤裙帽盔码剪刀套穿球个]"
 LONGEST_PLACE = 24  # Chinese characters of province, city, district and street before the house number
 BEFORE_A_PLACE = re.compile(r"(?:地址是|地址|寄到|寄往|送到|送去|发到|发往|住在|家在|我在|住|是|到|在)")
 
@@ -79,7 +86,7 @@ def _card_like(piece: str) -> bool:
 # fixed or is bounded, so that the time stays linear in the length of the text.
 _KINDS: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
     ("mail", r"(?<![\w.%+\-])[A-Za-z0-9._%+\-]{1,64} ?@ ?[A-Za-z0-9\-]{1,63}(?:\.[A-Za-z0-9\-]{1,63}){1,4}", _always),
-    ("id_number", rf"{NO_LETTER_BEFORE}\d{{6}}{SEPARATOR}\d{{8}}{SEPARATOR}\d{{3}}[0-9Xx]{NO_LETTER_AFTER}", _id_like),
+    ("id_number", rf"{NO_DIGIT_BEFORE}\d{{6}}{SEPARATOR}\d{{8}}{SEPARATOR}\d{{3}}[0-9Xx]{NO_LETTER_AFTER}", _id_like),
     (
         "order_number",
         rf"(?i:{NAMED_ORDER})\s{{0,3}}[是为：:#＃]?\s{{0,3}}(?P<value>(?=[A-Za-z0-9\-]{{0,28}}\d{{4}})[A-Za-z0-9\-]{{6,32}})",
@@ -87,20 +94,23 @@ _KINDS: tuple[tuple[str, str, Callable[[str], bool]], ...] = (
     ),
     (
         "phone",
-        rf"{NO_LETTER_BEFORE}(?:(?:\+|00)?86[ \-]?)?1[3-9]\d{SEPARATOR}\d{{4}}{SEPARATOR}\d{{4}}(?!\d)",
+        rf"{NO_DIGIT_BEFORE}(?:(?:\+|00)?86[ \-]?)?1[3-9]\d{SEPARATOR}\d{{4}}{SEPARATOR}\d{{4}}(?!\d)",
         _always,
     ),
     (
         "phone",
-        rf"{NO_LETTER_BEFORE}(?:0\d{{2,3}}[ \-]\d{{7,8}}|\(0\d{{2,3}}\) ?\d{{7,8}}"
-        r"|400[ \-]?\d{3,4}[ \-]?\d{3,4})(?!\d)",
+        rf"(?:{NO_DIGIT_BEFORE}(?:0\d{{2,3}}[ \-]\d{{7,8}}|\(0\d{{2,3}}\) ?\d{{7,8}})"
+        rf"|{NO_LETTER_BEFORE}400[ \-]?\d{{3,4}}[ \-]?\d{{3,4}})(?!\d)",
         _always,
     ),
+    ("phone", r"(?i:座机|电话|固话|tel)(?:号码?)?[是为:：]?\s{0,3}(?P<value>0\d{9,11})(?!\d)", _always),
+    ("account", r"(?i:qq|扣扣|加q)(?:号码?|群)?[是为:：]?\s{0,3}(?P<value>[1-9]\d{4,10})(?![\d块元])", _always),
     ("card_number", rf"{NO_LETTER_BEFORE}\d(?:[ \-]?\d){{12,18}}{NO_LETTER_AFTER}", _card_like),
     ("order_number", rf"{NO_LETTER_BEFORE}(?:[A-Z]{{2,4}}\d{{10,20}}|\d{{12,32}}){NO_LETTER_AFTER}", _always),
     (
         "address",
-        rf"(?P<street>{STREET})[\u4e00-\u9fff]{{0,6}}?\d{{1,5}}{HOUSE}(?!电池)"
+        rf"(?P<street>{STREET})(?:[\u4e00-\u9fff]{{0,6}}?\d{{1,5}}{HOUSE}"
+        rf"|(?:(?!{SIZED})[\u4e00-\u9fff]){{0,6}}?\d{{1,5}}号(?![色码球字]|电池))"
         rf"(?:[ ,，]?[\dA-Za-z]{{1,5}}(?:号楼|栋|幢|座|单元|层|楼|室|号)){{0,4}}(?:[ ,，]?\d{{2,5}}(?![\d块元以左]))?",
         _always,
     ),
