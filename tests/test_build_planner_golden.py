@@ -218,6 +218,11 @@ def test_a_broken_session_is_named(tmp_path: Path) -> None:
     assert "open" in stage.run(code=2)
 
 
+def test_an_empty_file_of_sessions_is_named(tmp_path: Path) -> None:
+    assert "sessions.jsonl holds no session" in Stage(tmp_path).run(code=2)
+    assert not (tmp_path / "golden.jsonl").exists()
+
+
 def test_turns_without_a_golden_beside_one_with_it_are_chatter_unless_voted(tmp_path: Path) -> None:
     stage = Stage(
         tmp_path,

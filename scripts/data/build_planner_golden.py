@@ -39,11 +39,14 @@ def ask_votes(client: VoteClient, turns: Sequence[Turn]) -> list[list[Vote | Non
 
 
 def read_all(files: Sequence[Path]) -> list[Session]:
-    """The sessions of all files. Raises ValueError for an id that stands in two of them."""
+    """The sessions of all files. Raises ValueError for a file without one, and for an id that stands in two files."""
     sessions: list[Session] = []
     seen: dict[str, Path] = {}
     for file in files:
-        for session in read_sessions(file):
+        read = read_sessions(file)
+        if not read:
+            raise ValueError(f"{file.name} holds no session: build it first")
+        for session in read:
             if session["id"] in seen:
                 raise ValueError(f"{file.name}: session {session['id']} stands in {seen[session['id']].name} too")
             seen[session["id"]] = file
