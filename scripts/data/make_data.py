@@ -13,14 +13,13 @@ from typing import Any
 
 from scripts.data.build_grpo_dataset import FILES
 from scripts.data.sessions import write_report
-from scripts.demo.stages import CHECKOUT, Stage, StageFailed, end_children_with_me, run_stage
-from scripts.demo.world import clean_environment
+from scripts.demo.stages import CHECKOUT, Stage, StageFailed, code_of, end_children_with_me, run_stage
+from scripts.demo.world import REWARD, clean_environment
 from swift_plugin.cards import DEFAULT_CARDS
 from swift_plugin.settings import PROMPT_STYLES
 
 DEFAULT_OUT = CHECKOUT / "build" / "data"
 PYTHON = sys.executable
-SCRIPTS = CHECKOUT / "scripts" / "data"
 ANCHORS, SEEDS = CHECKOUT / "data" / "anchors.jsonl", CHECKOUT / "data" / "adversarial_seeds.jsonl"
 WORDS = [
     CHECKOUT / "data" / name for name in ("query_wording.json", "demo/templates_train.json", "demo/exclusions.jsonl")
@@ -30,8 +29,6 @@ FEWEST_ROWS = 2154  # golden rows, a turn each, that the repository's own run gi
 
 def stages(out: Path, cards: Path, sessions: int, style: str) -> list[Stage]:
     """The stages in order. `sessions`: generated sessions beside the adversarial ones."""
-    code = sorted(SCRIPTS.glob("*.py"))
-    rules = [*code, *sorted((CHECKOUT / "reward").glob("*.py"))]
     files = {
         name: out / f"{name}.jsonl" for name in ("catalog", "queries", "adversarial", "gated", "golden", "sft")
     }
@@ -40,7 +37,9 @@ def stages(out: Path, cards: Path, sessions: int, style: str) -> list[Stage]:
     def stage(
         name: str, script: str, arguments: list[Any], inputs: list[Path], outputs: list[Path], **env: str
     ) -> Stage:
-        return Stage(name, [PYTHON, f"scripts/data/{script}.py", *map(str, arguments)], inputs, outputs, env)
+        path = f"scripts/data/{script}.py"
+        reads = [*inputs, *code_of(CHECKOUT / path)]
+        return Stage(name, [PYTHON, path, *map(str, arguments)], reads, outputs, env)
 
     with_cards = ["--cards", cards]
     sets = [out / name for name in FILES.values()]
@@ -49,49 +48,49 @@ def stages(out: Path, cards: Path, sessions: int, style: str) -> list[Stage]:
             "catalogue",
             "build_demo_catalog",
             [*with_cards, "--out", files["catalog"]],
-            [cards, SCRIPTS / "build_demo_catalog.py"],
+            [cards],
             [files["catalog"]],
         ),
         stage(
             "index",
             "build_demo_index",
             ["--catalog", files["catalog"], "--store", store],
-            [files["catalog"], CHECKOUT / "swift_plugin" / "encoders.py"],
+            [files["catalog"], REWARD],
             [store],
         ),
         stage(
             "queries",
             "build_planner_queries",
             [*with_cards, "--sessions", sessions, "--out", files["queries"]],
-            [cards, *WORDS, *code],
+            [cards, *WORDS],
             [files["queries"]],
         ),
         stage(
             "adversarial",
             "build_planner_adversarial",
             [*with_cards, "--out", files["adversarial"]],
-            [cards, SEEDS, *WORDS, *code],
+            [cards, SEEDS, *WORDS],
             [files["adversarial"]],
         ),
         stage(
             "gate",
             "planner_quality_gate",
             [files["queries"], files["adversarial"], *with_cards, "--anchors", ANCHORS, "--out", files["gated"]],
-            [files["queries"], files["adversarial"], ANCHORS, cards, *code],
+            [files["queries"], files["adversarial"], ANCHORS, cards],
             [files["gated"]],
         ),
         stage(
             "golden",
             "build_planner_golden",
             [files["gated"], *with_cards, "--out", files["golden"], "--report", out / "golden.report.json"],
-            [files["gated"], cards, *rules],
+            [files["gated"], cards],
             [files["golden"], out / "golden.report.json"],
         ),
         stage(
             "sft",
             "build_planner_sft",
             [files["golden"], "--out", files["sft"], "--prompt-style", style],
-            [files["golden"], out / "stages" / "index.json", CHECKOUT / "data" / "prompts", *rules],
+            [files["golden"], out / "stages" / "index.json", CHECKOUT / "data" / "prompts"],
             [files["sft"], out / "sft.report.json"],
             PLANNER_STORE_DIR=str(store),
         ),
@@ -99,7 +98,7 @@ def stages(out: Path, cards: Path, sessions: int, style: str) -> list[Stage]:
             "grpo",
             "build_grpo_dataset",
             [files["golden"], "--out-dir", out, *with_cards, "--prompt-style", style],
-            [files["golden"], cards, CHECKOUT / "data" / "prompts", *rules],
+            [files["golden"], cards, CHECKOUT / "data" / "prompts"],
             [*sets, out / "grpo.report.json"],
         ),
     ]

@@ -5,6 +5,7 @@ exist; a changed input or flag runs it (and therefore what reads its outputs) ag
 on from its newest checkpoint where its stage says so.
 """
 
+import ast
 import hashlib
 import json
 import os
@@ -65,6 +66,34 @@ def fingerprint(stage: Stage) -> str:
         for file in sorted(p for p in item.rglob("*") if p.is_file()) if item.is_dir() else [item]:
             digest.update(str(file.relative_to(CHECKOUT)).encode() + file.read_bytes())
     return digest.hexdigest()
+
+
+def code_of(script: Path) -> list[Path]:
+    """The script and every module of the checkout that it imports, directly or not: a stage that it runs reads them.
+
+    Imports are read, not run, wherever they stand in a file; they are absolute everywhere in the checkout.
+    """
+    found: set[Path] = set()
+    unread = [script]
+    while unread:
+        file = unread.pop()
+        if file in found:
+            continue
+        found.add(file)
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Import):
+                names = [one.name for one in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{one.name}" for one in node.names]  # a module of a package, or a name in one
+            else:
+                continue
+            for name in names:
+                parts = name.split(".")
+                paths = [CHECKOUT.joinpath(*parts[: end + 1]) for end in range(len(parts))]
+                unread += [
+                    path for one in paths for path in (one.with_suffix(".py"), one / "__init__.py") if path.is_file()
+                ]
+    return sorted(found)
 
 
 def run_stage(stage: Stage, stamps: Path) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.demo.stages import CHECKOUT, Stage, end_children_with_me
+from scripts.demo.stages import CHECKOUT, Stage, code_of, end_children_with_me
 from scripts.eval.analyze_grpo_log import JSON_FILE as GRPO_LOG
 from scripts.eval.analyze_grpo_log import PNG_FILE as GRPO_CURVES
 from swift_plugin.settings import DEMO_CATALOG, DEMO_DIR
@@ -21,6 +21,7 @@ SFT_SET, GRPO_SET = DEMO_DIR / "sft.jsonl", DEMO_DIR / "grpo.jsonl"
 WATCH_SET, DEV_SET = DEMO_DIR / "watch.jsonl", DEMO_DIR / "dev92.jsonl"
 DEMO_CARDS = DEMO_DIR / "cards.jsonl"
 CALIBRATION = DEMO_DIR / "calibration.json"
+REWARD = CHECKOUT / "reward" / "planner_reward.py"  # loaded by its path, so no import names it
 DATA_STAMPS = DEMO_DIR / "stages"
 PROMPT_STYLE = "short"  # the nano model reads the short prompt
 DEMO_SEED = 42
@@ -73,8 +74,7 @@ def data_stages(folder: Path = DEMO_DIR, sft_rows: int = SFT_ROWS, grpo_rows: in
     """
     cards, catalogue, store = (folder / path.name for path in (DEMO_CARDS, DEMO_CATALOG, STORE))
     all_cards, anchors = CHECKOUT / "data" / "category_cards.jsonl", CHECKOUT / "data" / "anchors.jsonl"
-    prompts, scripts = CHECKOUT / "data" / "prompts", CHECKOUT / "scripts" / "data"
-    code = sorted([*scripts.glob("*.py"), *(CHECKOUT / "reward").glob("*.py")])
+    prompts = CHECKOUT / "data" / "prompts"
     sessions = {name: folder / f"{name}_sessions.jsonl" for name in ("sft", "grpo")}
     golden = {name: folder / f"{name}_golden.jsonl" for name in sessions}
     style = ["--prompt-style", PROMPT_STYLE]
@@ -82,36 +82,37 @@ def data_stages(folder: Path = DEMO_DIR, sft_rows: int = SFT_ROWS, grpo_rows: in
     def build(
         name: str, script: str, arguments: list[str], inputs: list[Path], outputs: list[Path], **env: str
     ) -> Stage:
-        return Stage(name, [PYTHON, f"scripts/data/{script}.py", *arguments], inputs, outputs, env)
+        path = f"scripts/data/{script}.py"
+        return Stage(name, [PYTHON, path, *arguments], [*inputs, *code_of(CHECKOUT / path)], outputs, env)
 
     def golden_stage(name: str, *more: Path) -> Stage:
         files, report = [sessions[name], *more], folder / f"{name}_golden.report.json"
         arguments = [*map(str, files), "--out", str(golden[name]), "--report", str(report)]
         return build(
-            f"golden-{name}", "build_planner_golden", arguments, [*files, all_cards, *code], [golden[name], report]
+            f"golden-{name}", "build_planner_golden", arguments, [*files, all_cards], [golden[name], report]
         )
 
     return [
-        build("cards", "demo_cards", ["--out", str(cards)], [all_cards, scripts / "demo_cards.py"], [cards]),
+        build("cards", "demo_cards", ["--out", str(cards)], [all_cards], [cards]),
         build(
             "catalogue",
             "build_demo_catalog",
             ["--cards", str(cards), "--out", str(catalogue)],
-            [cards, scripts / "build_demo_catalog.py"],
+            [cards],
             [catalogue],
         ),
         build(
             "index",
             "build_demo_index",
             ["--catalog", str(catalogue), "--store", str(store)],
-            [catalogue, CHECKOUT / "swift_plugin" / "encoders.py"],
+            [catalogue, REWARD],
             [store],
         ),
         build(
             "requests",
             "build_demo_requests",
             ["--cards", str(cards), "--out", str(folder), "--sft-rows", str(sft_rows), "--grpo-rows", str(grpo_rows)],
-            [cards, anchors, CHECKOUT / "data" / "demo", *code],
+            [cards, anchors, CHECKOUT / "data" / "demo"],
             list(sessions.values()),
         ),
         golden_stage("sft"),
@@ -120,7 +121,7 @@ def data_stages(folder: Path = DEMO_DIR, sft_rows: int = SFT_ROWS, grpo_rows: in
             "sft-set",
             "build_planner_sft",
             [str(golden["sft"]), "--out", str(folder / SFT_SET.name), "--last-turns", *style],
-            [golden["sft"], DATA_STAMPS / "index.json", prompts, *code],
+            [golden["sft"], DATA_STAMPS / "index.json", prompts],
             [folder / SFT_SET.name],
             PLANNER_STORE_DIR=str(store),
         ),
@@ -128,7 +129,7 @@ def data_stages(folder: Path = DEMO_DIR, sft_rows: int = SFT_ROWS, grpo_rows: in
             "grpo-set",
             "build_grpo_dataset",
             [str(golden["grpo"]), "--cards", str(cards), "--out-dir", str(folder), "--last-turns", *style],
-            [golden["grpo"], cards, prompts, *code],
+            [golden["grpo"], cards, prompts],
             [folder / path.name for path in (GRPO_SET, WATCH_SET, DEV_SET)],
         ),
     ]
@@ -142,7 +143,7 @@ def calibration_stage() -> Stage:
         [PYTHON, "scripts/eval/calibrate_reward.py", "--data", str(DEV_SET), "--catalog", str(DEMO_CATALOG)]
         + ["--train", str(GRPO_SET), "--cards", str(DEMO_CARDS), "--out", str(CALIBRATION)],
         [DEV_SET, DEMO_CATALOG, GRPO_SET, DATA_STAMPS / "index.json", *held]
-        + [DEMO_CARDS, CHECKOUT / "reward" / "planner_reward.py"],
+        + [DEMO_CARDS, REWARD],
         [CALIBRATION],
         {"PLANNER_STORE_DIR": str(STORE)},
         verdict=True,
@@ -229,7 +230,7 @@ class SeedRun:
             + ["--save_only_model", "true", "--output_dir", str(self.grpo)]
             + list(more),
             [GRPO_SET, WATCH_SET, self.sft / LAST, DATA_STAMPS / "index.json"]
-            + [CHECKOUT / "run_grpo_planner.sh", CHECKOUT / "reward" / "planner_reward.py"],
+            + [CHECKOUT / "run_grpo_planner.sh", REWARD],
             [self.grpo / "best"],
             self.environment(
                 self.sft / LAST,
@@ -251,7 +252,7 @@ class SeedRun:
             [PYTHON, "scripts/eval/eval_planner.py", "--model", str(model), "--data", str(DEV_SET)]
             + ["--samples", str(SAMPLES), "--seed", str(self.seed), "--max-new-tokens", str(MAX_COMPLETION)]
             + ["--out", str(prefix)],
-            [model, DEV_SET, DATA_STAMPS / "index.json", CHECKOUT / "reward" / "planner_reward.py"],
+            [model, DEV_SET, DATA_STAMPS / "index.json", REWARD],
             files,
             self.environment(model, PLANNER_STORE_DIR=str(STORE)),
             clear=files,
