@@ -333,6 +333,12 @@ def test_the_table_tells_a_wrong_row(tmp_path: Path) -> None:
     command = [sys.executable, "scripts/data/budget_cases.py"]
     done = subprocess.run([*command, str(file)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and "WRONG" in done.stdout
+    file.write_text(json.dumps({**row, "value": 300}) + "\n\n", encoding="utf-8")
+    done = subprocess.run([*command, str(file)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "1 of 1 rows agree" in done.stdout, "a blank line is no row"
+    file.write_bytes(json.dumps(row, ensure_ascii=False).encode("gbk"))
+    done = subprocess.run([*command, str(file)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and "cases.jsonl:1: no UTF-8" in done.stderr and "Traceback" not in done.stderr
     done = subprocess.run([*command, str(tmp_path / "none")], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr
 

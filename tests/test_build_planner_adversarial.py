@@ -195,6 +195,16 @@ def test_a_wrong_seed_is_named(tmp_path: Path, change: dict[str, Any], said: str
     assert said in str(caught.value)
 
 
+def test_seeds_may_hold_blank_lines_and_must_be_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "seeds.jsonl"
+    whole = DEFAULT_SEEDS.read_text(encoding="utf-8")
+    path.write_text(whole.replace("\n", "\n\n"), encoding="utf-8")
+    assert load_seeds(path) == load_seeds()
+    path.write_bytes(whole.encode("gbk", "replace"))
+    with pytest.raises(ValueError, match="seeds.jsonl:1: no UTF-8"):
+        load_seeds(path)
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "scripts" / "data" / "build_planner_adversarial.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -215,3 +225,10 @@ def test_wrong_use_is_explained(tmp_path: Path, arguments: tuple[str, ...], said
     done = run(*arguments, "--out", str(tmp_path / "out.jsonl"))
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_takes_no_file_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path, tmp_path / "file" / "out.jsonl"):
+        done = run("--out", str(out), "--cards", "no.jsonl")
+        assert done.returncode == 2 and "argument --out" in done.stderr and "Traceback" not in done.stderr

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_world
 
 from reward.planner_reward import parse_golden
 from scripts.data.anchor_filter import greeting_only, is_fragment, keep
-from scripts.data.build_planner_anchors import Columns, anchors_from_log
+from scripts.data.build_planner_anchors import Columns, anchors_from_log, log_rows
 from scripts.data.dev_from_anchors import load_dev
 from scripts.data.near_duplicate_index import NearDuplicateIndex
 from scripts.data.sessions import Session, read_sessions, session_faults, turn, turn_texts
@@ -19,6 +20,7 @@ from swift_plugin.cards import DEFAULT_CARDS, Card, load_cards
 
 ROOT = Path(__file__).resolve().parents[1]
 ANCHORS = ROOT / "data" / "anchors.jsonl"
+GOLDEN_TEXT = small_world.golden()  # a sound record as a set holds it, a string
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +233,66 @@ def test_wrong_use_is_explained(tmp_path: Path, arguments: tuple[str, ...], said
     assert not out.exists()
 
 
+CSV_HEAD = "sid,content\n1,想买跑鞋\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said", "reason"),
+    [
+        (
+            "log.jsonl",
+            b'{"content": "a"}\n\n{"content": "\\ud83d"}\n',
+            "log.jsonl:3: column 'content' holds half",
+            "cut",
+        ),
+        (
+            "log.jsonl",
+            '{"content": "a"}\n{"content": "想买"}\n'.encode("gbk"),
+            "log.jsonl:2: no UTF-8",
+            "another code page",
+        ),
+        ("log.jsonl", b"[1]\n", "log.jsonl:1: expected an object", "no row"),
+        ("log.csv", f"{CSV_HEAD}2,想买".encode("gbk"), "log.csv:2: no UTF-8", "another code page"),
+        (
+            "log.csv",
+            f'{CSV_HEAD}2,"27寸显示器要曲面的\n3,想买台灯\n'.encode(),
+            "log.csv:3: no CSV in lines 3 to 4",
+            "open",
+        ),
+        (
+            "log.csv",
+            f'{CSV_HEAD}2,"27寸\n3,想买"台灯\n'.encode(),
+            "log.csv:3: no CSV in lines 3 to 4",
+            "closed by another's",
+        ),
+        ("log.csv", f'{CSV_HEAD}2,"27"寸显示器\n'.encode(), "log.csv:3: no CSV in lines 3 to 3", "an inch mark"),
+    ],
+)
+def test_a_log_that_cannot_be_read_is_named_by_file_and_line(
+    tmp_path: Path, name: str, content: bytes, said: str, reason: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    done = run(str(tmp_path / name), "--text-column", "content", "--out", str(tmp_path / "anchors.jsonl"))
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, (reason, done.stderr)
+    assert done.stderr.count("\n") <= 2, "one line, beside the progress bar's"
+    assert not (tmp_path / "anchors.jsonl").exists()
+
+
+def test_a_quoted_text_may_hold_line_ends_commas_and_doubled_quotes(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_bytes('content\r\n"27""寸显示器，\r\n要曲面的, 黑的"\r\n'.encode())
+    assert list(log_rows(log)) == [(3, {"content": '27"寸显示器，\r\n要曲面的, 黑的'})]
+
+
+@pytest.mark.parametrize("out", ["folder", "file/anchors.jsonl"])
+def test_a_place_that_takes_no_file_is_refused_before_the_log_is_read(tmp_path: Path, out: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    done = run(str(tmp_path / "none.jsonl"), "--text-column", "content", "--out", str(tmp_path / out))
+    assert done.returncode == 2 and "none.jsonl" not in done.stderr.splitlines()[-1]
+    assert "argument --out" in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
@@ -241,6 +303,14 @@ def test_wrong_use_is_explained(tmp_path: Path, arguments: tuple[str, ...], said
         ({"split": "dev"}, "split 'dev'"),
         ({"turns": [{"text": " ", "golden": None, "plan": None}]}, "text must not be empty"),
         ({"turns": [{"text": "a", "golden": {}, "plan": None}]}, "key 'category' is missing"),
+        ({"turns": [{"text": "a", "golden": "{}", "plan": None}]}, "golden must be an object or null"),
+        ({"turns": [{"text": "a", "golden": GOLDEN_TEXT, "plan": None}]}, "golden must be an object or null"),
+        ({"turns": [{"text": "a", "golden": [], "plan": None}]}, "a JSON object is expected"),
+        ({"turns": [turn("想买\ud83d")]}, "turn 1: its JSON holds half a character, '\\ud83d'"),
+        ({"turns": [turn("a", None, {"keywords": ["\ude00"], "exclude_terms": []})]}, "turn 1: its JSON holds half"),
+        ({"id": "a\ud83d"}, "its JSON holds half a character"),
+        ({"dimensions": {"\ud83d": 1}}, "its JSON holds half a character"),
+        ({"turns": [turn("想买\U0001f600")]}, None),
         (
             {"turns": [turn("不要黑的", None, {"keywords": [], "exclude_terms": [{"word": "red", "evidence": "红"}]})]},
             "does not stand in the turn",

@@ -68,6 +68,11 @@ def test_good_rows_are_fine_as_what_they_are(tmp_path: Path, kind: str, rows: li
         (GOOD[0], "sft", "last message is not the assistant's"),
         (session(turns=[]), "sessions", "turns must be a list"),
         (session(source="me", split="dev"), "sessions", "source 'me'"),
+        (
+            session(turns=[{**turn("想买跑鞋"), "golden": GOOD[0]["golden_json"]}]),
+            "sessions",
+            "golden must be an object",
+        ),
     ],
 )
 def test_what_will_not_do_is_named_with_its_line(tmp_path: Path, row: dict[str, Any], kind: str, line: str) -> None:
@@ -75,6 +80,14 @@ def test_what_will_not_do_is_named_with_its_line(tmp_path: Path, row: dict[str, 
     code, verdict = validate(write(tmp_path / "rows.jsonl", [good, row]), "--as", kind)
     assert code == 1 and any(line in one for one in verdict["problems"]), verdict
     assert all(one.startswith(f"{tmp_path}/rows.jsonl:2: ") for one in verdict["problems"]), verdict
+
+
+def test_half_a_character_anywhere_in_a_set_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({**GOOD[0], "id": "r-\ud83d", "split": "dev92"}), encoding="utf-8")
+    code, verdict = validate(path, "--as", "grpo")
+    assert code == 1 and len(verdict["problems"]) == 2, "beside the row's other problems"
+    assert verdict["problems"][0].startswith(f"{path}:1: its JSON holds half a character, '\\ud83d'")
 
 
 def test_all_problems_are_listed_not_the_first_ones(tmp_path: Path) -> None:
@@ -121,3 +134,53 @@ def test_the_rows_of_the_formats_page_are_valid(tmp_path: Path) -> None:
     row = named(read_golden(write(tmp_path / "golden.jsonl", [golden])))[0]
     assert set_row(row, "short")["messages"] == grpo["messages"]
     assert sft["messages"][-1]["content"] == answer_of(row["golden"], row["plan"])
+
+
+def gate(path: Path) -> tuple[int, str, dict[str, Any]]:
+    """The gate's exit code, its errors, and its report."""
+    out = path.with_name("gated.jsonl")
+    script = [sys.executable, "scripts/data/planner_quality_gate.py", str(path), "--out", str(out)]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr, done.stderr
+    report = out.with_suffix(".report.json")
+    return done.returncode, done.stderr, json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
+
+
+@pytest.mark.parametrize(
+    ("content", "said", "reason"),
+    [
+        (json.dumps(session(), ensure_ascii=False).encode("gbk"), "rows.jsonl:1: no UTF-8", "another code page"),
+        (f"{json.dumps(session())}\n{{".encode(), "rows.jsonl:2: no JSON", "a torn line"),
+    ],
+)
+def test_validate_and_the_gate_refuse_the_same_files(tmp_path: Path, content: bytes, said: str, reason: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    code, verdict = validate(path)
+    assert code == 2 and said in verdict["problems"][0], reason
+    code, errors, _ = gate(path)
+    assert code == 2 and said in errors, reason
+
+
+BAD = session(id="bad", turns=[{**turn("想买个台灯"), "golden": GOOD[0]["golden_json"]}])
+
+
+@pytest.mark.parametrize(
+    ("rows", "fine", "reason"),
+    [
+        ([session(), "", session(id="s-2", turns=[turn("想买个台灯")]), ""], True, "blank lines hold no row"),
+        ([session(), "", BAD], False, "a golden as a string"),
+        ([session(), "", session(id="bad", turns=[turn("想买\ud83d")])], False, "half a character in a text"),
+        ([session(), "", session(id="b\ud83d")], False, "half a character in the id, which the report names"),
+    ],
+)
+def test_validate_and_the_gate_agree_on_the_form_of_rows(
+    tmp_path: Path, rows: list[Any], fine: bool, reason: str
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row) if row else ''}\n" for row in rows), encoding="utf-8")
+    code, verdict = validate(path)
+    assert (code == 0) == fine, reason
+    assert all(one.startswith(f"{path}:3: ") for one in verdict["problems"]), "the line of the file, blank ones counted"
+    _, _, report = gate(path)
+    assert (report["findings"]["form"].get("schema", 0) == 0) == fine, reason

@@ -19,7 +19,6 @@ count; `budget` is the slot whose sum this turn sets (default: n where the text 
 English word that the evidence excludes; `golden` false marks talk that nothing is asked in.
 """
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import Any
 
 from reward.planner_reward import DOMAINS
 from scripts.data.demo_templates import SLOT
+from scripts.files import json_lines
 from swift_plugin.settings import CHECKOUT
 
 DEFAULT_SEEDS = CHECKOUT / "data" / "adversarial_seeds.jsonl"
@@ -87,10 +87,9 @@ def load_seeds(path: Path = DEFAULT_SEEDS) -> tuple[Seed, ...]:
     """Read and check the seeds. Raises FileNotFoundError, or ValueError naming the line and every fault."""
     seeds: list[Seed] = []
     faults: list[str] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, raw in json_lines(path):
         where = f"{path.name}:{number}"
         try:
-            raw = json.loads(line)
             seed = _seed(raw)
         except (ValueError, KeyError, TypeError) as error:
             faults.append(f"{where}: no seed: {error}")

@@ -5,13 +5,13 @@ abstained from. Ends with 1 when a row disagrees, 2 when the file cannot be used
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from reward.budget import BudgetReading, parse_budget
+from scripts.files import json_lines
 
 UNKNOWN_CURRENCY = "unknown(元/$)"  # what a suite writes where 块 may be any currency
 
@@ -59,9 +59,9 @@ def main() -> int:
     parser.add_argument("cases", type=Path, help="JSONL with text, value, lo, hi, currency and qualifier")
     args = parser.parse_args()
     try:
-        cases = [json.loads(line) for line in args.cases.read_text(encoding="utf-8").splitlines()]
+        cases = [case for _, case in json_lines(args.cases)]
         table, wrong = cases_table(cases)
-    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"{args.cases}: not a table of price cases ({error!r})", file=sys.stderr)
         return 2
     print(table)

@@ -27,6 +27,7 @@ from scripts.data.demo_targets import described, keywords
 from scripts.data.demo_templates import SLOT, fill
 from scripts.data.near_duplicates import normalised
 from scripts.data.sessions import Session, turn, turn_texts, write_report, write_rows
+from scripts.train.result_file import writable_file
 from swift_plugin.cards import DEFAULT_CARDS, Attribute, Card, load_cards, rivals
 from swift_plugin.settings import CHECKOUT
 
@@ -315,7 +316,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=Path, default=DEFAULT_SEEDS, help="hand-written seeds (JSONL)")
     parser.add_argument("--sessions", type=int, default=DEFAULT_SESSIONS, help=f"default {DEFAULT_SESSIONS}")
     parser.add_argument("--seed", type=int, default=7, help="seed of all drawing (default 7)")
-    parser.add_argument("--out", type=Path, required=True, help="file to write; reports go beside it (.report.json)")
+    parser.add_argument(
+        "--out", type=writable_file, required=True, help="file to write; reports go beside it (.report.json)"
+    )
     args = parser.parse_args()
     if args.sessions < len(FAMILIES):
         print(f"--sessions must be at least {len(FAMILIES)}, one a family", file=sys.stderr)
@@ -323,13 +326,13 @@ def main() -> int:
     try:
         cards = load_cards(args.cards)
         sessions = build(cards, load_seeds(args.seeds), load_unwanted(UNWANTED), args.sessions, args.seed)
+        write_rows(args.out, sessions)
+        report = report_of(sessions, cards)
+        text = json.dumps(report, ensure_ascii=False, indent=1) + "\n"
+        write_report(args.out.with_suffix(".report.json"), report, text)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    write_rows(args.out, sessions)
-    report = report_of(sessions, cards)
-    text = json.dumps(report, ensure_ascii=False, indent=1) + "\n"
-    write_report(args.out.with_suffix(".report.json"), report, text)
     print(text, end="")
     return 0
 

@@ -8,7 +8,7 @@ The report counts what was masked and dropped; it quotes no message.
 
 import argparse
 import csv
-import json
+import io
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +18,12 @@ from typing import Any
 
 from tqdm import tqdm
 
+from scripts.chat import check_text
 from scripts.data.anchor_filter import is_fragment, keep
 from scripts.data.personal_data import mask_personal_data
 from scripts.data.sessions import Session, turn, turn_texts, write_report, write_rows
+from scripts.files import json_lines, utf8_text
+from scripts.train.result_file import writable_file
 from swift_plugin.cards import DEFAULT_CARDS, Card, load_cards
 
 FRAGMENT_FAMILY = "follow_up_no_context"
@@ -42,25 +45,22 @@ def log_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The rows of a .csv log (with a header), or of a JSONL log, each with its line. ValueError names the line."""
     if path.suffix.lower() == ".csv":
         csv.field_size_limit(CSV_FIELD_CHARACTERS)
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            try:
-                for row in reader:
-                    yield reader.line_num, row
-            except csv.Error as error:
-                raise ValueError(f"{path.name}:{reader.line_num}: no CSV: {error}") from error
+        # strict: an inch mark or a quote left open would glue the rows after it into one text.
+        reader, done = csv.DictReader(io.StringIO(utf8_text(path), newline=""), strict=True), 0
+        try:
+            for row in reader:
+                yield reader.line_num, row
+                done = reader.line_num
+        except csv.Error as error:
+            lines = f"{done + 1} to {reader.reader.line_num}"  # its own number is that of the last whole row
+            raise ValueError(
+                f"{path.name}:{done + 1}: no CSV in lines {lines} ({error}): a quote is left open, or not doubled"
+            ) from None
         return
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{path.name}:{number}: no JSON: {error}") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"{path.name}:{number}: expected an object a line, found {type(row).__name__}")
-            yield number, row
+    for number, row in json_lines(path):
+        if not isinstance(row, dict):
+            raise ValueError(f"{path.name}:{number}: expected an object a line, found {type(row).__name__}")
+        yield number, row
 
 
 def _value(row: Mapping[str, Any], column: str, where: str) -> str:
@@ -71,6 +71,10 @@ def _value(row: Mapping[str, Any], column: str, where: str) -> str:
         return ""
     if isinstance(value, (dict, list)):
         raise ValueError(f"{where}: column {column!r} holds a {type(value).__name__}, not text")
+    try:
+        check_text(str(value))
+    except ValueError as error:
+        raise ValueError(f"{where}: column {column!r} holds {error}") from None
     return str(value)
 
 
@@ -163,17 +167,19 @@ def main() -> int:
     parser.add_argument("--role-column", help="column that tells who wrote; without it every row is a shopper's")
     parser.add_argument("--user-value", default="user", help="what the role column says of a shopper (default user)")
     parser.add_argument("--cards", type=Path, default=DEFAULT_CARDS, help="category cards (JSONL)")
-    parser.add_argument("--out", type=Path, required=True, help="file to write; reports go beside it (.report.json)")
+    parser.add_argument(
+        "--out", type=writable_file, required=True, help="file to write; reports go beside it (.report.json)"
+    )
     args = parser.parse_args()
     columns = Columns(args.text_column, args.session_column, args.role_column, args.user_value)
     try:
         anchors, dropped, report = anchors_from_log(args.log, columns, load_cards(args.cards))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+        write_rows(args.out, anchors)
+        text = report_text(report, dropped)
+        write_report(args.out.with_suffix(".report.json"), {**report, "dropped_sessions": dropped}, text)
+    except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    write_rows(args.out, anchors)
-    text = report_text(report, dropped)
-    write_report(args.out.with_suffix(".report.json"), {**report, "dropped_sessions": dropped}, text)
     print(text, end="")
     return 0
 

@@ -67,7 +67,7 @@ def form_findings(session: Any, where: str = "") -> list[Finding]:
     faults = session_faults(session)
     if faults:
         known = session.get("id") if isinstance(session, dict) else None
-        identity = known if isinstance(known, str) and known else where
+        identity = known if isinstance(known, str) and known.isprintable() and known else where
         return [Finding(FORM, "schema", identity, fault, unusable=True) for fault in faults]
     found = _Findings(FORM, session)
     if len(session["turns"]) > MOST_TURNS:

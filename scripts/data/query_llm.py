@@ -10,6 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from scripts.chat import check_text
 from scripts.data.gate_splits import DRAFT
 from scripts.data.sessions import Session, turn, turn_texts
 from scripts.data.vote_client import VoteClient
@@ -35,7 +36,10 @@ def messages(session: Session, card: Card | None) -> list[dict[str, str]]:
 
 
 def read_turns(content: str, count: int) -> list[str] | None:
-    """The turns of an answer; None when it is not one object with `count` texts. A Markdown fence is looked through."""
+    """The turns of an answer; None when it is not one object with `count` texts. A Markdown fence is looked through.
+
+    A text with half a character is none: no file could hold it.
+    """
     text = content.strip().removeprefix("```json").removeprefix("```").removesuffix("```")
     try:
         data = json.loads(text)
@@ -44,7 +48,13 @@ def read_turns(content: str, count: int) -> list[str] | None:
     turns = data.get("turns") if isinstance(data, dict) else None
     if not isinstance(turns, list) or len(turns) != count:
         return None
-    return turns if all(isinstance(one, str) and one.strip() for one in turns) else None
+    if not all(isinstance(one, str) and one.strip() for one in turns):
+        return None
+    try:
+        check_text("".join(turns))
+    except ValueError:
+        return None
+    return turns
 
 
 def asked_sessions(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from reward.planner_reward import parse_golden
+from scripts.chat import check_text
 from scripts.files import json_lines, write_atomically
 from swift_plugin.rollout_env import SPLITS
 
@@ -68,7 +69,18 @@ def session_faults(raw: Any) -> list[str]:
         return [*faults, "turns must be a list of at least one turn"]
     for number, one in enumerate(raw["turns"], 1):
         faults += [f"turn {number}: {fault}" for fault in _turn_faults(one)]
-    return faults
+    return faults + half_characters({**raw, "turns": None})
+
+
+def half_characters(part: Any) -> list[str]:
+    """The fault of a part of a row that no UTF-8 file can hold: JSON may escape half a character alone."""
+    try:
+        check_text(json.dumps(part, ensure_ascii=False))
+    except ValueError as error:
+        return [f"its JSON holds {error}"]
+    except RecursionError:
+        return ["it is nested too deeply"]
+    return []
 
 
 def _turn_faults(one: Any) -> list[str]:
@@ -76,8 +88,10 @@ def _turn_faults(one: Any) -> list[str]:
         return [f"must be an object with the keys {', '.join(TURN_KEYS)}"]
     if not isinstance(one["text"], str) or not one["text"].strip():
         return [f"text must not be empty, found {one['text']!r}"]
-    faults = []
-    if one["golden"] is not None:
+    faults = half_characters(one)
+    if isinstance(one["golden"], str):
+        faults.append("golden must be an object or null; as a JSON string it stands in a set, as golden_json")
+    elif one["golden"] is not None:
         try:
             parse_golden(one["golden"])
         except ValueError as error:
@@ -126,6 +140,15 @@ def read_sessions(path: Path) -> list[Session]:
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write JSON lines, a row each, so that a reader never sees half a file."""
     write_atomically(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def check_report(report: Path, out: Path) -> None:
+    """Raises ValueError where a report, its text and the rows in `out` would overwrite each other."""
+    if len({path.resolve() for path in (report, report.with_suffix(".txt"), out)}) < 3:
+        raise ValueError(
+            f"the report {report}, its text {report.with_suffix('.txt')} and the rows {out} must be three files:"
+            " name the report as another .json"
+        )
 
 
 def write_report(path: Path, report: Mapping[str, Any], text: str) -> None:

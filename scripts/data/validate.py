@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from scripts.data.qwen_tokens import MOST_PROMPT_TOKENS, VocabularyMissing, prompt_tokens
-from scripts.data.sessions import session_faults
+from scripts.data.sessions import half_characters, session_faults
+from scripts.files import json_lines
 from scripts.train.dataset_check import Dataset, DatasetError, load, problems
 from swift_plugin.prompts import build_messages
 from swift_plugin.reward_loader import Reward, load_reward
@@ -45,24 +46,24 @@ def kind_of(rows: Sequence[Mapping[str, Any]]) -> str:
     return found.get(str(first.get("split")), "sft" if answered else "grpo")
 
 
-def session_problems(path: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Every fault of every session, and ids that stand twice."""
-    found = [f"{path}:{n}: {fault}" for n, row in enumerate(rows, 1) for fault in session_faults(row)]
+def session_problems(path: Path, rows: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Every fault of every session, and ids that stand twice. `rows` by line: blank lines hold none."""
+    found = [f"{path}:{line}: {fault}" for line, row in rows.items() for fault in session_faults(row)]
     return found + _repeated(path, rows)
 
 
-def set_problems(path: Path, rows: Sequence[dict[str, Any]], kind: str, reward: Reward, style: str) -> list[str]:
-    """Every problem of every row of a set, and ids that stand twice."""
+def set_problems(path: Path, rows: Mapping[int, dict[str, Any]], kind: str, reward: Reward, style: str) -> list[str]:
+    """Every problem of every row of a set, and ids that stand twice. `rows` by line: blank lines hold none."""
     purpose, split = KINDS[kind]
     checked = "watch" if purpose.endswith("watch") else "train"
     found: list[str] = []
-    for number, row in enumerate(rows, 1):
+    for line, row in rows.items():
         if row.get("split") == split:
             # One check serves watch, dev92 and test: what differs is the split's name, which is right here.
             row = {**row, "split": checked}
         texts = problems(Dataset(path, (row,), ""), purpose, reward, style)
         texts = [text.removeprefix(f"{path}:1: ") for text in texts]
-        found += [f"{path}:{number}: {text}" for text in texts or _prompt_problems(row, style)]
+        found += [f"{path}:{line}: {text}" for text in half_characters(row) + (texts or _prompt_problems(row, style))]
     return found + _repeated(path, rows)
 
 
@@ -89,11 +90,11 @@ def _prompt_problems(row: Mapping[str, Any], style: str) -> list[str]:
     return texts
 
 
-def _repeated(path: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _repeated(path: Path, rows: Mapping[int, Mapping[str, Any]]) -> list[str]:
     lines: dict[str, list[int]] = {}
-    for number, row in enumerate(rows, 1):
+    for line, row in rows.items():
         if isinstance(row.get("id"), str):
-            lines.setdefault(row["id"], []).append(number)
+            lines.setdefault(row["id"], []).append(line)
     return [
         f"{path}:{found[-1]}: the column id: {name!r} stands in lines {', '.join(map(str, found))}"
         for name, found in lines.items()
@@ -115,8 +116,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         settings = Settings.from_env()
-        rows = load(str(args.file)).rows
-        kind = args.kind or kind_of(rows)
+        loaded = load(str(args.file))
+        rows = dict(zip((line for line, _ in json_lines(loaded.path)), loaded.rows, strict=True))
+        kind = args.kind or kind_of(loaded.rows)
         style = args.prompt_style or settings.prompt
         reward = load_reward(settings.reward_file)
     except (OSError, ValueError, DatasetError) as error:
