@@ -131,9 +131,44 @@ def test_an_empty_or_cut_answer_is_no_opinion(
 ) -> None:
     stage = Stage(tmp_path, session("open", turn("想买防水的跑鞋")))
     with ChatServer(lambda model, text, n: replies[n]) as server:
-        stage.asking(server, "--workers", "1")
+        stage.asking(server, "--workers", "1", code=1 if status is None else 0)
     assert [row["status"] for row in stage.rows] == ([] if status is None else [status]), why
     assert stage.report["votes"]["failed"] == sum(one != vote() and one != vote(category="拖鞋") for one in replies)
+
+
+def test_votes_that_give_no_row_are_a_bad_verdict_and_a_better_server_is_asked_anew(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, session("open", turn("想买防水的跑鞋")))
+    cut = [Reply("先想想", "length"), Reply("", "stop"), Reply("", "length")]
+    with ChatServer(lambda model, text, n: cut[n] if n < 3 else vote()) as server:
+        printed = stage.asking(server, "--workers", "1", code=1)
+        assert "no golden row" in printed and "2 answers empty, 1 cut" in printed and "thinking off" in printed
+        assert (stage.rows, stage.report["usage"]["cut"], stage.report["usage"]["empty"]) == ([], 1, 2)
+        cache = tmp_path / "golden.votes" / "answers.jsonl"
+        assert not cache.exists()
+        answer = {"content": "先想想", "finish_reason": "length", "prompt_tokens": 1, "completion_tokens": 512}
+        stage.asking(server)
+        kept = cache.read_text(encoding="utf-8").splitlines()
+        # as caches were written when cut answers were kept: they are no answers now
+        cache.write_text("".join(json.dumps({**json.loads(one), "answer": answer}) + "\n" for one in kept))
+        stage.asking(server)
+    assert len(server.requests) == 9 and stage.report["usage"]["cached"] == 0
+    assert [row["status"] for row in stage.rows] == ["agree"]
+
+
+@pytest.mark.parametrize(
+    ("out", "report", "reason"),
+    [
+        ("golden.jsonl", "report.txt", "the text would overwrite the JSON"),
+        ("golden.jsonl", "golden.jsonl", "the report would overwrite the rows"),
+        ("golden.jsonl", "./x/../golden.jsonl", "the same file by another name"),
+        ("golden.txt", "golden.json", "the text would overwrite the rows"),
+    ],
+)
+def test_a_report_never_overwrites_rows_or_itself(tmp_path: Path, out: str, report: str, reason: str) -> None:
+    stage = Stage(tmp_path, session("made", turn("想买防水跑鞋，三百以内，不要黑色的", GOLDEN)))
+    (tmp_path / "x").mkdir()
+    printed = stage.run("--out", str(tmp_path / out), "--report", f"{tmp_path}/{report}", code=2)
+    assert "must be three files" in printed and not (tmp_path / out).exists(), reason
 
 
 def test_429_500_a_reset_and_a_stalled_reply_are_asked_again(tmp_path: Path) -> None:
@@ -385,7 +420,7 @@ def test_a_served_nano_model_is_asked_over_http(world: World, tmp_path: Path) ->
             assert time.monotonic() < deadline and process.poll() is None, (tmp_path / "deploy.log").read_text()
             time.sleep(1)
         stage = Stage(tmp_path, session("open", turn("想买跑鞋")))
-        stage.run("--endpoint", f"http://127.0.0.1:{port}/v1", "--model", "nano", "--workers", "1")
+        stage.run("--endpoint", f"http://127.0.0.1:{port}/v1", "--model", "nano", "--workers", "1", code=1)
         report = stage.report
         assert report["votes"]["asked"] == report["votes"]["failed"] == report["usage"]["asked"] == 3
         assert report["usage"]["completion_tokens"] > 0 and report["no_golden"] == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import ChatServer
+from chat_server import ChatServer, Reply
 
 from reward.planner_reward import compute_reward, parse_golden
 from scripts.data.build_demo_requests import load_unwanted
@@ -217,6 +217,19 @@ def test_the_same_seed_gives_the_same_bytes_and_too_few_sessions_are_a_bad_verdi
     assert "60 sessions" in (tmp_path / "a.report.txt").read_text(encoding="utf-8")
 
 
+def test_a_place_that_takes_no_file_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path, tmp_path / "file" / "q.jsonl"):
+        done = command("--out", str(out), "--cards", "no/cards.jsonl")
+        assert done.returncode == 2 and "argument --out" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "q.report.json").mkdir()
+    done = command("--out", str(tmp_path / "q.jsonl"), "--sessions", "8")
+    assert done.returncode == 2 and "q.report.json" in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("arguments", [("--sessions", "0"), ("--model", "x"), ("--cards", "no/cards.jsonl")])
 def test_wrong_use_ends_with_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     assert command("--out", str(tmp_path / "q.jsonl"), *arguments).returncode == 2
@@ -237,6 +250,7 @@ def test_wrong_use_ends_with_2(tmp_path: Path, arguments: tuple[str, ...]) -> No
         ('["买鞋", "要黑的"]', None),
         ("好的，买鞋", None),
         ("[" * 100_000, None),
+        ('{"turns": ["买鞋", "要\\ud83d"]}', None),
     ],
 )
 def test_an_answer_is_turns_or_nothing(content: str, turns: Any) -> None:
@@ -267,3 +281,66 @@ def test_a_model_words_the_cells_and_a_second_run_asks_nothing(tmp_path: Path) -
         assert one["source"] == "llm" and one["id"].startswith("llm-")
         assert all(turn["golden"] is turn["plan"] is None and turn["text"].endswith("呗") for turn in one["turns"])
     assert report["turns_with_golden"] == 0
+
+
+def test_half_characters_and_cut_answers_are_counted_not_fatal_and_cut_ones_asked_again(tmp_path: Path) -> None:
+    """Half a character comes in two ways: escaped in the model's own JSON, and in the server's."""
+    healed: list[bool] = []
+
+    def script(model: str, text: str, count: int) -> Reply | str:
+        turns = json.loads(text)["turns"]
+        if len(turns) == 3:
+            return Reply('{"turns": ["买', "length") if not healed else json.dumps({"turns": turns})
+        if len(turns) == 2:
+            return '{"turns": ["买鞋", "要\\ud83d"]}'
+        return "买\ud83d" if "手机" in turns[0] else json.dumps({"turns": turns})
+
+    out = tmp_path / "llm.jsonl"
+    with ChatServer(script) as server:
+        arguments = ("--sessions", "40", "--out", str(out), "--endpoint", server.base_url, "--model", "m")
+        counts = []
+        for _ in range(2):
+            done = command(*arguments)
+            assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+            counts.append(json.loads((tmp_path / "llm.report.json").read_text(encoding="utf-8"))["endpoint"])
+            healed.append(True)
+    first, second = counts
+    assert first["cut"] == second["asked"] > 0 and second["cut"] == 0, "cut answers are not kept"
+    assert second["cached"] == first["asked"] - first["cut"], "whole ones are, whatever they say"
+    assert second["unusable_answers"] == first["unusable_answers"] - first["cut"] > 0
+
+
+def test_a_model_that_never_finishes_is_named_with_the_way_out(tmp_path: Path) -> None:
+    out = tmp_path / "llm.jsonl"
+    with ChatServer(lambda model, text, count: Reply("想想看", "length")) as server:
+        done = command("--sessions", "8", "--out", str(out), "--endpoint", server.base_url, "--model", "m")
+    assert done.returncode == 2 and not out.exists()
+    assert "0 empty, 8 cut" in done.stderr and "switch its thinking off" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"key": "a", "ans', "torn by a kill before a newer line"),
+        (b"", "a blank line"),
+        (b"[]", "no row"),
+        (b'{"key": "a", "answer": {"content": "x"}}', "an answer without its parts"),
+        (
+            b'{"key": "a", "answer": {"content": 3, "finish_reason": "stop", "prompt_tokens": 1, '
+            b'"completion_tokens": 1}}',
+            "a content that is no text",
+        ),
+        (b'{"key": "\xff"}', "no UTF-8"),
+    ],
+)
+def test_a_line_of_the_cache_that_is_no_answer_is_named(tmp_path: Path, line: bytes, reason: str) -> None:
+    cache = tmp_path / "llm.answers" / "answers.jsonl"
+    cache.parent.mkdir()
+    whole = (
+        b'{"key": "k", "answer": {"content": "x", "finish_reason": "stop", "prompt_tokens": 1, "completion_tokens": 1}}'
+    )
+    cache.write_bytes(b"\n".join([whole, line, whole, b""]))
+    out, endpoint = str(tmp_path / "llm.jsonl"), "http://127.0.0.1:1/v1"
+    done = command("--sessions", "8", "--out", out, "--endpoint", endpoint, "--model", "m")
+    assert done.returncode == 2 and "Traceback" not in done.stderr, reason
+    assert f"{cache}:2: " in done.stderr and "delete this line" in done.stderr

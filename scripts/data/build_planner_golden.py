@@ -20,8 +20,8 @@ from scripts.chat import KEY_VARIABLE
 from scripts.data.golden_rows import Findings, Turn, golden_row, report, report_text, turns_of
 from scripts.data.golden_votes import VARIANTS, Vote, read_vote, vote_messages
 from scripts.data.planner_golden_overrides import RULINGS, Ruling, by_id
-from scripts.data.sessions import Session, read_sessions, turn_texts, write_report, write_rows
-from scripts.data.vote_client import Cache, EndpointError, VoteClient
+from scripts.data.sessions import Session, check_report, read_sessions, turn_texts, write_report, write_rows
+from scripts.data.vote_client import IF_CUT, Cache, EndpointError, VoteClient
 from swift_plugin.cards import DEFAULT_CARDS, load_cards
 
 
@@ -65,7 +65,7 @@ def check_rulings(rulings: dict[str, Ruling], turns: Sequence[Turn]) -> list[str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 when the rows are written, 2 when the input or the endpoint cannot be used."""
+    """0 when the rows are written, 1 when votes gave none, 2 when the input or the endpoint cannot be used."""
     parser = argparse.ArgumentParser(
         description=(__doc__ or "").strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -98,6 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build(args: argparse.Namespace) -> int:
     """Read, ask, decide, write."""
+    check_report(args.report, args.out)
     cards = load_cards(args.cards)
     turns = turns_of(read_all(args.sessions))
     rulings = by_id(RULINGS)
@@ -128,6 +129,10 @@ def build(args: argparse.Namespace) -> int:
     text = report_text(data)
     write_report(args.report, data, text)
     print("\n".join(line for line in text.splitlines() if not line.startswith("  ")))
+    if usage and not rows:
+        failed = f"{usage['empty']} answers empty, {usage['cut']} cut"
+        print(f"no golden row came of the votes ({failed}); {IF_CUT}; see {args.report}", file=sys.stderr)
+        return 1
     return 0
 
 

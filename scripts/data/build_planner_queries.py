@@ -27,7 +27,8 @@ from scripts.data.query_llm import asked_sessions
 from scripts.data.query_matrix import WITHOUT_CARD, draw_cells, table
 from scripts.data.query_wording import VOICES, QueryShopper, Wording, load_wording, session_row
 from scripts.data.sessions import Session, turn_texts, write_report, write_rows
-from scripts.data.vote_client import Cache, EndpointError, VoteClient
+from scripts.data.vote_client import IF_CUT, Cache, EndpointError, VoteClient
+from scripts.train.result_file import writable_file
 from swift_plugin.cards import DEFAULT_CARDS, Card, load_cards
 
 DEFAULT_SESSIONS = 1200
@@ -135,7 +136,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cards", type=Path, default=DEFAULT_CARDS, help="category cards (JSONL)")
     parser.add_argument("--sessions", type=int, default=DEFAULT_SESSIONS, help=f"default {DEFAULT_SESSIONS}")
     parser.add_argument("--seed", type=int, default=7, help="seed of all drawing (default 7)")
-    parser.add_argument("--out", type=Path, required=True, help="file to write; reports go beside it (.report.json)")
+    parser.add_argument(
+        "--out", type=writable_file, required=True, help="file to write; reports go beside it (.report.json)"
+    )
     parser.add_argument("--endpoint", metavar="URL", help="OpenAI-compatible endpoint that words the cells instead")
     parser.add_argument("--model", help="its model; needed with --endpoint")
     args = parser.parse_args(argv)
@@ -156,14 +159,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             sessions, report["endpoint"] = asked_sessions(client, sessions, cards)
             if not sessions:
-                raise ValueError(f"{args.model} gave no usable answer; see {client.cache.path}")
+                failed = f"{client.usage.empty} empty, {client.usage.cut} cut"
+                raise ValueError(
+                    f"{args.model} gave no usable answer ({failed}); {IF_CUT}; whole ones stand in {client.cache.path}"
+                )
         report = {**report_of(sessions, cards), **report}
+        write_rows(args.out, sessions)
+        text = report_text(report) + (json.dumps(report["endpoint"]) + "\n" if args.endpoint else "")
+        write_report(args.out.with_suffix(".report.json"), report, text)
     except (OSError, ValueError, EndpointError) as error:
         print(error, file=sys.stderr)
         return 2
-    write_rows(args.out, sessions)
-    text = report_text(report) + (json.dumps(report["endpoint"]) + "\n" if args.endpoint else "")
-    write_report(args.out.with_suffix(".report.json"), report, text)
     print(text, end="")
     if report["cards"]["uncovered"]:
         print(f"cards without a session: {', '.join(report['cards']['uncovered'])}; ask for more", file=sys.stderr)

@@ -1,8 +1,8 @@
 """Asking an OpenAI-compatible endpoint many questions: concurrent, retried, cached on disk, with its cost counted.
 
-Every answer is written to the cache as soon as it comes, keyed by the whole request, so a run that is killed goes on
-where it stood and asks nothing twice. The key comes from the environment (PLANNER_API_KEY by default) and never
-reaches the cache, a log or an error.
+Every whole answer is written to the cache as soon as it comes, keyed by the whole request, so a run that is killed goes
+on where it stood. One that was cut or is empty is counted, never kept, and asked again by the next run. The key comes
+from the environment (PLANNER_API_KEY by default) and never reaches the cache, a log or an error.
 """
 
 import hashlib
@@ -24,6 +24,8 @@ from swift_plugin.settings import public_url
 logger = logging.getLogger(__name__)
 
 CACHE_FILE = "answers.jsonl"
+MAX_TOKENS = 512  # of an answer; a model that thinks first is cut here
+IF_CUT = f"an answer has {MAX_TOKENS} tokens at most: where the model thinks first, switch its thinking off"
 COMPLETE = "stop"  # the only finish_reason of an answer that was not cut
 
 
@@ -98,7 +100,11 @@ def request_key(url: str, request: Mapping[str, Any]) -> str:
 
 
 class Cache:
-    """Answers by key in one append-only JSONL file. A line cut short by a kill is dropped when it is read."""
+    """Complete answers by key in one append-only JSONL file.
+
+    A last line cut short by a kill is dropped when it is read. Raises OSError, and ValueError naming any other line
+    that holds no answer.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,9 +116,17 @@ class Cache:
 
     def _read(self) -> None:
         lines = self.path.read_bytes().split(b"\n")
-        for line in lines[:-1]:
-            row = json.loads(line)
-            self._answers[row["key"]] = Answer(**row["answer"])
+        for number, line in enumerate(lines[:-1], 1):
+            try:
+                row = json.loads(line)
+                key, answer = row["key"], Answer(**row["answer"])
+                if not isinstance(key, str) or not isinstance(answer.content, str):
+                    raise TypeError("key and content must be texts")
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                remedy = "delete this line, and its question is asked again"
+                raise ValueError(f"{self.path}:{number}: no kept answer ({error!r}): {remedy}") from None
+            if answer.complete:
+                self._answers[key] = answer
         if lines[-1]:  # no line end: the writer was killed in the middle
             logger.warning("%s: the last line is incomplete and is dropped", self.path)
             with self.path.open("rb+") as file:
@@ -123,8 +137,9 @@ class Cache:
         return self._answers.get(key)
 
     def put(self, key: str, answer: Answer) -> None:
-        """Keep an answer, on disk before this returns."""
-        line = json.dumps({"key": key, "answer": answer._asdict()}, ensure_ascii=False) + "\n"
+        """Keep a complete answer, on disk before this returns."""
+        # ASCII: a model may answer with half a character, which no UTF-8 file can hold.
+        line = json.dumps({"key": key, "answer": answer._asdict()}) + "\n"
         with self._lock:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(line)
@@ -146,7 +161,7 @@ class VoteClient:
         workers: int = 8,
         timeout_s: float = 60.0,
         budget_s: float = 300.0,
-        max_tokens: int = 512,
+        max_tokens: int = MAX_TOKENS,
     ) -> None:
         self.url, self.model, self.cache = url.rstrip("/"), model, cache
         self.usage = Usage()
@@ -208,7 +223,8 @@ class VoteClient:
                 f"{public_url(self.url)} gives no answer: {error}. Run the same command again when it does:"
                 f" answers so far stand in {self.cache.path}"
             ) from error
-        self.cache.put(key, answer)
+        if answer.complete:
+            self.cache.put(key, answer)
         return answer
 
     def _attempt(self, request: Mapping[str, Any]) -> Callable[[float], Answer]:
