@@ -88,7 +88,7 @@ def report_of(sessions: Sequence[Session], cards: Sequence[Card]) -> dict[str, A
     by_card = Counter(one["card"] for one in sessions if one["card"])
     turns = [one for session in sessions for one in session["turns"]]
     used = [by_card[card.id] for card in cards]
-    voices = [one["dimensions"]["template"] for one in sessions if "template" in one["dimensions"]]  # a model has none
+    voices = [one["dimensions"]["template"] for one in sessions if "template" in one["dimensions"]]
     return {
         "sessions": len(sessions),
         "turns": len(turns),

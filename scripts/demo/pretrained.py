@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scripts.demo.progress import Planned
-from scripts.demo.stages import CHECKOUT, Stage
+from scripts.demo.stages import CHECKOUT, Stage, code_of
 from scripts.demo.world import (
     DATA_STAMPS,
     DEMO_CARDS,
@@ -70,12 +70,12 @@ FULL_TOKENS = 192  # its JSON has white space
 
 def full_prompt_stage() -> Stage:
     """dev92 rendered with the full prompt."""
-    golden, scripts = DEMO_DIR / "grpo_golden.jsonl", CHECKOUT / "scripts" / "data"
+    golden, script = DEMO_DIR / "grpo_golden.jsonl", "scripts/data/build_grpo_dataset.py"
     return Stage(
         "full-prompt",
-        [PYTHON, "scripts/data/build_grpo_dataset.py", str(golden), "--cards", str(DEMO_CARDS)]
+        [PYTHON, script, str(golden), "--cards", str(DEMO_CARDS)]
         + ["--out-dir", str(FULL_DIR), "--last-turns", "--prompt-style", "full"],
-        [golden, DEMO_CARDS, CHECKOUT / "data" / "prompts", scripts / "build_grpo_dataset.py"],
+        [golden, DEMO_CARDS, CHECKOUT / "data" / "prompts", *code_of(CHECKOUT / script)],
         [FULL_DEV_SET],
     )
 
