@@ -344,7 +344,7 @@ def test_answers_in_the_wrong_language_are_failed_votes(tmp_path: Path) -> None:
     stage = Stage(tmp_path, session("open", turn("想买防水的跑鞋")))
     replies = [vote(category="running shoes", must_have=["防水"], anchor="跑鞋"), vote(anchor="跑鞋"), vote(anchor="-")]
     with ChatServer(lambda model, text, n: replies[n]) as server:
-        stage.asking(server, "--workers", "1")
+        stage.asking(server, "--workers", "1", code=1)
     assert stage.rows == [] and stage.report["votes"]["failed"] == 2
 
 

@@ -14,7 +14,7 @@ from commands import run
 from faulty_http import Fault
 from small_world import REWARD_FILE, TEXT, TITLES, build_store, golden, plan
 
-from scripts.eval.eval_planner import main, read_rows
+from scripts.eval.eval_planner import main, prompt_of, read_rows
 from scripts.eval.evaluation_files import load
 from swift_plugin.prompts import build_messages
 
@@ -335,15 +335,16 @@ def test_an_answer_that_trickles_in_is_a_failed_call_within_the_budget(store: Pa
         (b"3\n", "dev.jsonl:1: no JSON object"),
         (b"[" * 100_000, "dev.jsonl:1: no JSON"),
         ({"id": ["a"]}, "dev.jsonl:1: id is ['a']"),
-        ({"messages": []}, "dev.jsonl:1: messages is []"),
-        ({"messages": [{"role": "system"}]}, "dev.jsonl:1: messages is"),
+        ({"messages": None}, "row 'dev-1': messages is None"),
+        ({"messages": []}, "row 'dev-1': messages is []"),
+        ({"messages": [{"role": "system"}]}, "row 'dev-1': messages is [{'role': 'system'}]"),
     ],
 )
 def test_a_bad_set_names_its_line(content: bytes | dict[str, Any], said: str, tmp_path: Path) -> None:
     data = tmp_path / "dev.jsonl"
     data.write_bytes(content if isinstance(content, bytes) else json.dumps({**row(1), **content}).encode())
     with pytest.raises(ValueError, match=re.escape(said)):
-        read_rows(data)
+        prompt_of(read_rows(data))
 
 
 def test_a_set_with_an_id_twice_is_refused(store: Path, tmp_path: Path) -> None:
