@@ -12,7 +12,9 @@ import pytest
 from commands import ROOT
 
 from scripts.demo import stages
+from scripts.demo.pretrained import PretrainedRun
 from scripts.demo.stages import Stage, StageFailed, run_stage, stage_seconds
+from scripts.demo.world import SeedRun, pinned_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +121,33 @@ def test_the_demo_calls_its_scripts_with_flags_they_have(stage: Stage) -> None:
     script, flags = stage.command[1], [item for item in stage.command[2:] if item.startswith("--")]
     said = subprocess.run([sys.executable, script, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert [flag for flag in flags if flag not in said.stdout] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "pinned", "reason"),
+    [
+        ("fpu avx avx2 avx512f", True, "a CPU with AVX2"),
+        ("fpu avx", False, "torch would be killed by an instruction that the CPU lacks"),
+        (None, False, "no Linux: nobody says"),
+    ],
+)
+def test_kernels_are_pinned_where_the_cpu_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str | None, pinned: bool, reason: str
+) -> None:
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t: {flags}\n")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert bool(found := pinned_kernels(tmp_path / "cpuinfo")) is pinned, reason
+    assert found.get("OMP_NUM_THREADS", "2") == "2"
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    assert pinned_kernels(tmp_path / "cpuinfo").get("OMP_NUM_THREADS", "8") == "8", "the user's own count stands"
+
+
+def test_the_nano_models_stages_have_them_and_torch_heeds_them(tmp_path: Path) -> None:
+    pins = pinned_kernels()
+    stage = SeedRun(42, tmp_path).sft_stage()
+    assert pins.items() <= stage.env.items()
+    assert not pins.keys() & PretrainedRun(42, tmp_path).sft_stage().env.keys()
+    code = "import torch; print(torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())"
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **pins}, capture_output=True, text=True)
+    assert not pins or done.stdout.split() == ["AVX2", pins["OMP_NUM_THREADS"]]

@@ -100,6 +100,10 @@ class PretrainedRun(SeedRun):
     model: Path = MODEL
     completions: int = GRPO_COMPLETIONS
 
+    def kernels(self) -> dict[str, str]:
+        """The CPU's own: at this size they count, and two hours are long enough. Another CPU gives other figures."""
+        return {}
+
     def environment(self, model: Path, **more: str) -> dict[str, str]:
         """SeedRun's variables, and those that keep big tensors' memory."""
         return {**super().environment(model, **more), **MALLOC}

@@ -62,6 +62,19 @@ def begin(what: str = "the demo runs on") -> None:
         print(f"{what} embedded defaults and ignores {', '.join(dropped)}")
 
 
+def pinned_kernels(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """Variables that make torch add up in one order on any Intel CPU with AVX2, so that a seed gives one result.
+
+    Left to itself it takes the kernels of this CPU and a thread a core. Sums then differ in their last digit, and after
+    a thousand steps of training the model is another: seed 42 alone gave SFT models of 0.558 and of 0.595 on two
+    machines. Where AVX2 is not seen nothing is pinned; another maker's CPU may not heed MKL's part.
+    """
+    if not cpuinfo.is_file() or "avx2" not in cpuinfo.read_text(encoding="utf-8").split():
+        return {}
+    kernels = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    return {**kernels, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
+
+
 def kept_variables() -> dict[str, str]:
     """The mix experiment of the user's shell, as part of a stage's fingerprint."""
     return {name: os.environ[name] for name in KEPT if name in os.environ}
@@ -184,7 +197,10 @@ class SeedRun:
         return self.root / "eval" / label
 
     def environment(self, model: Path, **more: str) -> Mapping[str, str]:
-        return {"PLANNER_PROMPT": PROMPT_STYLE, "PLANNER_MODEL": str(model), **more}
+        return {"PLANNER_PROMPT": PROMPT_STYLE, "PLANNER_MODEL": str(model), **self.kernels(), **more}
+
+    def kernels(self) -> Mapping[str, str]:
+        return pinned_kernels()
 
     def nano_stage(self) -> Stage:
         return Stage(

@@ -43,8 +43,11 @@ PACKAGES = (
     "torch", "ms-swift", "transformers", "trl", "peft", "accelerate", "tokenizers", "datasets", "vllm", "deepspeed",
     "qdrant-client", "qdrant-edge-py", "FlagEmbedding", "numpy",
 )  # fmt: skip
-# Not the kit's own, but they decide how a run is laid out.
-LAYOUT_VARIABLES = ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE", "NNODES", "NODE_RANK", "OMP_NUM_THREADS", "USE_HF")
+# Not the kit's own, but they decide how a run is laid out, and in which order a CPU adds up.
+LAYOUT_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE", "NNODES", "NODE_RANK", "OMP_NUM_THREADS", "USE_HF",
+    "ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA",
+)  # fmt: skip
 
 
 def git_state(checkout: Path) -> dict[str, Any]:
