@@ -10,7 +10,7 @@ SHARED := -n 2 --dist loadfile --no-loadscope-reorder  # two processes, a test f
 .PHONY: help setup demo demo-pretrained demo-seeds data smoke bench test test-all mutation lint clean
 
 help:
-	@echo "make demo        nano model -> SFT -> GRPO -> result table, on embedded defaults (some 20 minutes on 2 cores)"
+	@echo "make demo        nano model -> SFT -> GRPO -> result table, on embedded defaults (some 15 minutes on 2 cores)"
 	@echo "make demo-seeds  the same for three training seeds, beside SFT trained longer (about an hour)"
 	@echo "make demo-pretrained  the same for a pretrained model of 135 M parameters, with LoRA (TWO HOURS on 2 cores)"
 	@echo "make data        cards and anchors -> gated, golden, SFT and GRPO sets of a real model, offline (some 5 minutes)"
