@@ -30,26 +30,34 @@ def json_object(path: Path) -> dict[str, Any]:
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """Line number and value of every line of a JSONL file that holds more than blanks.
+    """Line number and value of every line of a JSONL file, as `values_by_line` gives them; FileNotFoundError."""
+    yield from values_by_line(path.read_bytes(), path.name)
+
+
+def values_by_line(data: bytes, name: str) -> Iterator[tuple[int, Any]]:
+    """Line number and value of every line of the bytes of a JSONL file called `name` that holds more than blanks.
 
     Lines end at a line feed and nowhere else: a shopper's text may hold U+2028 or U+0085, at which `str.splitlines`
-    would cut the row in two. Raises FileNotFoundError, or ValueError naming file and line.
+    would cut the row in two. Raises ValueError naming file and line.
     """
-    for number, line in enumerate(utf8_text(path).split("\n"), 1):
+    for number, line in enumerate(_decoded(data, name).split("\n"), 1):
         if not line.strip():
             continue
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path.name}:{number}: no JSON: {error}") from None
+            raise ValueError(f"{name}:{number}: no JSON: {error}") from None
         yield number, value
 
 
 def utf8_text(path: Path) -> str:
     """The text of a file, without a byte order mark. Raises ValueError naming file and line where it is no UTF-8."""
-    data = path.read_bytes()
+    return _decoded(path.read_bytes(), path.name)
+
+
+def _decoded(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise ValueError(f"{path.name}:{line}: no UTF-8 (byte 0x{data[error.start]:02x}): save it as UTF-8") from None
+        raise ValueError(f"{name}:{line}: no UTF-8 (byte 0x{data[error.start]:02x}): save it as UTF-8") from None

@@ -306,6 +306,13 @@ def test_a_bad_row_is_named(
     assert code == 2 and f"{path}:3: " in printed and said in printed, (reason, printed)
 
 
+def test_a_bad_row_is_named_by_its_line_behind_blank_ones(judge: Judge, tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "set.jsonl", [{**row(n), **({"text": " "} if n == 2 else {})} for n in range(16)])
+    data.write_text("\n\n" + data.read_text(encoding="utf-8"), encoding="utf-8")
+    code, printed = judge("grpo", "--dataset", str(data))
+    assert code == 2 and f"{data}:5: the column text" in printed, printed
+
+
 def test_review_records_may_be_trained_on(judge: Judge, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "set.jsonl", [row(n, golden_json=golden(status="review")) for n in range(16)])
     assert judge("grpo", "--dataset", str(path))[0] == 0

@@ -16,7 +16,6 @@ from typing import Any
 
 from scripts.data.qwen_tokens import MOST_PROMPT_TOKENS, VocabularyMissing, prompt_tokens
 from scripts.data.sessions import half_characters, session_faults
-from scripts.files import json_lines
 from scripts.train.dataset_check import Dataset, DatasetError, load, problems
 from swift_plugin.prompts import build_messages
 from swift_plugin.reward_loader import Reward, load_reward
@@ -61,9 +60,9 @@ def set_problems(path: Path, rows: Mapping[int, dict[str, Any]], kind: str, rewa
         if row.get("split") == split:
             # One check serves watch, dev92 and test: what differs is the split's name, which is right here.
             row = {**row, "split": checked}
-        texts = problems(Dataset(path, (row,), ""), purpose, reward, style)
-        texts = [text.removeprefix(f"{path}:1: ") for text in texts]
-        found += [f"{path}:{line}: {text}" for text in half_characters(row) + (texts or _prompt_problems(row, style))]
+        texts = problems(Dataset(path, (line,), (row,), ""), purpose, reward, style)
+        found += [f"{path}:{line}: {text}" for text in half_characters(row)]
+        found += texts or [f"{path}:{line}: {text}" for text in _prompt_problems(row, style)]
     return found + _repeated(path, rows)
 
 
@@ -117,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = Settings.from_env()
         loaded = load(str(args.file))
-        rows = dict(zip((line for line, _ in json_lines(loaded.path)), loaded.rows, strict=True))
+        rows = dict(zip(loaded.lines, loaded.rows, strict=True))
         kind = args.kind or kind_of(loaded.rows)
         style = args.prompt_style or settings.prompt
         reward = load_reward(settings.reward_file)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.files import json_lines
+from scripts.files import values_by_line
 from swift_plugin.prompts import system_prompt
 from swift_plugin.reward_loader import Reward
 from swift_plugin.settings import PROMPT_STYLES
@@ -30,12 +30,14 @@ class Dataset:
 
     Attributes:
         path: the file.
-        rows: its rows, in order; row n stands in line n + 1.
+        lines: the line each row stands in; blank lines hold none.
+        rows: its rows, in order.
         sha256: of the file's bytes.
         taken: how many rows swift draws from it, by `file#500`; None takes all.
     """
 
     path: Path
+    lines: tuple[int, ...]
     rows: tuple[dict[str, Any], ...]
     sha256: str
     taken: int | None = None
@@ -88,20 +90,21 @@ def local_path(argument: str) -> Path:
 def load(argument: str) -> Dataset:
     """Read a JSONL set; raises DatasetError naming the line that is no JSON object, or an empty file."""
     path = local_path(argument)
-    rows = []
+    data = path.read_bytes()
     try:
-        for number, row in json_lines(path):
-            if not isinstance(row, dict):
-                raise DatasetError(f"{path}:{number} is no JSON object but {type(row).__name__}")
-            rows.append(row)
+        rows: dict[int, Any] = dict(values_by_line(data, path.name))
     except ValueError as error:
         raise DatasetError(f"{error}: the set needs one JSON object a line") from None
+    for number, row in rows.items():
+        if not isinstance(row, dict):
+            raise DatasetError(f"{path}:{number} is no JSON object but {type(row).__name__}")
     if not rows:
         raise DatasetError(f"{path} is empty: make it again with the scripts under scripts/data")
     limit = argument.rpartition("#")[2] if str(path) != argument else ""
     if limit and not limit.isdigit():
         raise DatasetError(f"{argument}: after # stands how many rows to take, as {path}#500")
-    return Dataset(path, tuple(rows), hashlib.sha256(path.read_bytes()).hexdigest(), int(limit) if limit else None)
+    sha256 = hashlib.sha256(data).hexdigest()
+    return Dataset(path, tuple(rows), tuple(rows.values()), sha256, int(limit) if limit else None)
 
 
 def problems(dataset: Dataset, purpose: str, reward: Reward, style: str) -> list[str]:
@@ -114,7 +117,7 @@ def problems(dataset: Dataset, purpose: str, reward: Reward, style: str) -> list
     """
     other_prompts = _other_prompts(style)
     found: list[str] = []
-    for number, row in enumerate(dataset.rows, start=1):
+    for number, row in zip(dataset.lines, dataset.rows, strict=True):
         found += [f"{dataset.path}:{number}: {text}" for text in _row_problems(row, purpose, reward, other_prompts)]
     counts = Counter(str(row.get("id")) for row in dataset.rows)
     repeated = sorted(name for name, count in counts.items() if count > 1)
