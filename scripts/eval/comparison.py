@@ -11,10 +11,9 @@ would show something off zero at 95 %; so two thresholds are used, and both are 
 
 The total has moved as `PairedChange.moved` says. Below FEWEST_RECORDS no p can be that small.
 
-Five verdicts. *better*: the total rose, nothing fell, and a loss of TRADE_OFF is ruled out for
-every part. *rose, loss not ruled out*: the total rose, but some part may have lost TRADE_OFF or more. *mixed*:
-something rose and something fell. *worse*: the total or a part fell and nothing rose. *no difference at this size*:
-none of these.
+Five verdicts. *better*: the total rose, nothing fell, and a loss of TRADE_OFF is ruled out for every part. *rose, loss
+not ruled out*: the total rose, but some part may have lost TRADE_OFF or more. *mixed*: something rose and something
+fell. *worse*: the total or a part fell and nothing rose. *no difference at this size*: none of these.
 
 Smallest difference that could have been seen: with half-width h of the 95 % interval, a two-sided test at 5 % has a
 power of 80 % at h · (z(0.975) + z(0.80)) / z(0.975) = 1.43 h, z being the quantile of the normal distribution.

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from scripts.eval.compare_runs import check_sampling
+from scripts.eval.comparison import changes
 from scripts.eval.evaluation_files import MODES, check_comparable, json_text, load, unknown_stores
-from scripts.eval.summary import PARTS, both_known, paired_change, paired_difference, part_values
+from scripts.eval.summary import PARTS, check_paired
 from scripts.files import write_atomically
 
 HEADER = ("model", "decoding", "reward [95 %]", *PARTS, "format rate", "keywords where needed")
@@ -22,6 +23,7 @@ ABSTENTIONS = "correct_abstentions_of_those_that_should"
 # What the reward's total may hide.
 SHARES = ("format_rate", "keywords_where_needed", "exclusions_where_expected", ABSTENTIONS)
 SHARE_FALL = 0.05  # a share that lost more than a twentieth of itself is named
+NUMBERS = ("mean", "low", "high", "p")  # of a change, in the JSON
 FALL = 0.01  # a part that lost more than this is named; below it a dev set of 92 shows rounding
 
 
@@ -47,16 +49,6 @@ def table(evaluations: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
 
 
-def part_changes(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Paired change of every part over the records in which it took part on both sides."""
-    changes = {}
-    for part in PARTS:
-        differences = [y - x for x, y in both_known(part_values(before, part), part_values(after, part))]
-        if differences:
-            changes[part] = {**vars(paired_change(differences)), "records": len(differences)}
-    return changes
-
-
 def share_fall(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
     """A share that fell, in words; None where it did not, or where one side has nothing to count."""
     if before["share"] is None or after["share"] is None or after["share"] >= before["share"] * (1 - SHARE_FALL):
@@ -70,17 +62,23 @@ def verdict(before: Mapping[str, Any], after: Mapping[str, Any], mode: str) -> d
 
     Raises ValueError when the two do not hold the same records.
     """
-    difference = paired_difference(before[mode], after[mode])
-    changes = part_changes(before[mode], after[mode])
+    check_paired(before[mode], after[mode])
+    total, tested = changes(before[mode], after[mode])
+    parts = [change for change in tested if change.name in PARTS]
     sides = before["summary"][mode], after["summary"][mode]
     fell = [words for name in SHARES if (words := share_fall(name, *(side[name] for side in sides)))]
     fell += [
-        f"{part} fell by {-change['mean']:.3f} [{change['low']:+.3f}, {change['high']:+.3f}]"
-        + ("" if change["high"] < 0 else ", which this set cannot tell from no change")
-        for part, change in changes.items()
-        if change["mean"] < -FALL
+        f"{change.name} fell by {-change.mean:.3f} [{change.low:+.3f}, {change.high:+.3f}]"
+        + ("" if change.high < 0 else ", which this set cannot tell from no change")
+        for change in parts
+        if change.mean < -FALL
     ]
-    return {"difference": vars(difference), "parts": changes, "fell": fell, "rose": difference.moved > 0}
+    return {
+        "difference": {name: getattr(total, name) for name in NUMBERS},
+        "parts": {change.name: {name: getattr(change, name) for name in (*NUMBERS, "records")} for change in parts},
+        "fell": fell,
+        "rose": total.moved > 0,
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -213,12 +213,14 @@ def share(count: int, of: int) -> dict[str, float | int | None]:
     return {"count": count, "of": of, "share": count / of if of else None}
 
 
-def paired_difference(a: Sequence[Record], b: Sequence[Record]) -> PairedChange:
-    """The change from a to b of the records' mean totals.
-
-    Raises ValueError when the two files do not hold the same ids in the same order: then nothing is paired.
-    """
+def check_paired(a: Sequence[Record], b: Sequence[Record]) -> None:
+    """Raises ValueError when two files do not hold the same ids in the same order: then nothing is paired."""
     ids_a, ids_b = [r["id"] for r in a], [r["id"] for r in b]
     if ids_a != ids_b:
         raise ValueError(f"the files hold different records ({len(ids_a)} and {len(ids_b)}): evaluate both on one set")
+
+
+def paired_difference(a: Sequence[Record], b: Sequence[Record]) -> PairedChange:
+    """The change from a to b of the records' mean totals. Raises ValueError as `check_paired` does."""
+    check_paired(a, b)
     return paired_change([y - x for x, y in zip(record_totals(a), record_totals(b), strict=True)])
