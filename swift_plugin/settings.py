@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -146,14 +147,14 @@ class Settings:
         def read(name: str, parse: Callable[[str, str], Any], default: Any) -> Any:
             return parse(name, values[name]) if name in values else default
 
-        embed_url = read("PLANNER_EMBED_URL", _embed_url, None)
+        embed_url = read("PLANNER_EMBED_URL", partial(check_url, key_variable="PLANNER_EMBED_API_KEY"), None)
         return cls(
             reward_file=read("PLANNER_REWARD_FILE", _path, cls.reward_file),
             embed_url=embed_url,
             embed_model=values.get("PLANNER_EMBED_MODEL", DEFAULT_EMBED_MODEL if embed_url else None),
             embed_api_key=read("PLANNER_EMBED_API_KEY", check_key, None),
             embed_batch=read("PLANNER_EMBED_BATCH", _count, cls.embed_batch),
-            qdrant_url=read("QDRANT_URL", _qdrant_url, None),
+            qdrant_url=read("QDRANT_URL", partial(check_url, key_variable="QDRANT_API_KEY"), None),
             qdrant_api_key=read("QDRANT_API_KEY", check_key, None),
             collection=read("QDRANT_COLLECTION", _collection, cls.collection),
             store_dir=read("PLANNER_STORE_DIR", _path, cls.store_dir),
@@ -176,14 +177,6 @@ class Settings:
 
 def _path(name: str, value: str) -> Path:
     return Path(value).expanduser().absolute()
-
-
-def _embed_url(name: str, value: str) -> str:
-    return check_url(name, value, "PLANNER_EMBED_API_KEY")
-
-
-def _qdrant_url(name: str, value: str) -> str:
-    return check_url(name, value, "QDRANT_API_KEY")
 
 
 def check_url(name: str, value: str, key_variable: str) -> str:

@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, only this file's folder is on 
 from scripts.data.demo_requests import FAMILIES, Request, Shopper, Unwanted, golden_record, target_plan  # noqa: E402
 from scripts.data.demo_templates import load_templates  # noqa: E402
 from scripts.data.dev_from_anchors import load_dev  # noqa: E402
+from scripts.data.gate_splits import WATCH_ROWS  # noqa: E402
 from scripts.data.near_duplicates import HeldTexts, normalised  # noqa: E402
 from scripts.data.prompt_rows import prompt_row  # noqa: E402
 from scripts.data.sessions import PLAN_HINT_KEYS, Session, turn, write_rows  # noqa: E402
@@ -30,7 +31,7 @@ from swift_plugin.cards import Card, load_cards  # noqa: E402
 from swift_plugin.settings import PROMPT_STYLES  # noqa: E402
 
 DATA = ROOT / "data"
-WATCH_ROWS, TEST_ROWS = 32, 96
+TEST_ROWS = 96
 HELD_OUT_SHARE = 0.75  # of the watch and test requests; the rest shows what training has seen, worded anew
 SHARED_SHARE = 1 / 3  # of the GRPO prompts stand in the SFT set too; rollouts explore the others unseen
 ANY_STYLE = PROMPT_STYLES[0]  # sessions hold no prompt; the set builders write it

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from scripts.chat import KEY_VARIABLE, Refused, Reply, open_client, read_reply, try_once
 from scripts.eval.generate import MAX_NEW_TOKENS, SAMPLE_TEMPERATURE, SAMPLE_TOP_P
@@ -52,9 +51,6 @@ class Endpoint:
         """The endpoint with the key that `key_variable` holds (unset: none). Raises ValueError, never with the key."""
         if concurrency < 1:
             raise ValueError(f"--concurrency {concurrency}: at least one call at a time")
-        parts = urlsplit(base_url)
-        if parts.username or parts.password or parts.query:
-            raise ValueError(f"{public_url(base_url)} came with a user or a query; put the key into {key_variable}")
         key = environ.get(key_variable, "").strip()
         return cls(
             check_url("the endpoint's URL", base_url, key_variable),

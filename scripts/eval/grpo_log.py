@@ -347,7 +347,7 @@ def _passes(rows: Iterable[Mapping[str, Any]]) -> tuple[Rows, Rows, list[Launch]
             others.setdefault(step, []).append(row)
             continue
         if step < last or row.get("started") != started:
-            if row.get("started") is not None and row.get("started") != started:
+            if row.get("started") not in (None, started):
                 launches.append((row["started"], step))
             for old in [old for old in trains if old >= step]:
                 del trains[old]
